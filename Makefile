@@ -43,12 +43,13 @@ FUZZ_SECONDS ?= 10
 
 .DELETE_ON_ERROR:
 .PHONY: all setup demo test quick some check-gpu endurance-gpu examples programs \
-	unit conformance compile-all functional ops torch torch-isolated reload faults soak soak-torch endurance chaos model asan asan-build tsan fuzz fuzz-daemon standin \
+	unit conformance compile-all functional functional-pure ops torch torch-isolated reload faults soak soak-torch endurance chaos model asan asan-build tsan fuzz fuzz-daemon standin \
 	bench bench-cpu bench-edits bench-operators \
 	bench-reload bench-requests gates \
 	lint format protocol stubs docs install uninstall dist wheel first-hour clean
 
-all: $(BUILD)/opd $(BUILD)/opctl $(BUILD)/libopd.so $(BUILD)/libopd.a $(BUILD)/libopd_torch.so native
+# Python cannot load a sanitizer's library.
+all: $(BUILD)/opd $(BUILD)/opctl $(BUILD)/libopd.a $(if $(SANITIZE),,$(BUILD)/libopd.so $(BUILD)/libopd_torch.so native)
 
 # ---- build ---------------------------------------------------------------------------------------------------------
 
@@ -277,12 +278,11 @@ compile-all: $(call built,$(BUILD)/tests/compile_all)
 	$(BUILD)/tests/compile_all $(if $(ARCHS),--arch $(ARCHS)) $(if $(PTXAS),--checked $(PTXAS)) kernels_src/*.cu \
 		$(addprefix tests/torch/kernels/,blend.cu read_strided.cu)
 
-ops reload faults torch: $(call built,all)
+functional ops reload faults torch: $(call built,all)
 	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) tests/$@
 
-# What the client has in C, once more without.
-functional: $(call built,all)
-	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) tests/$@
+# What the client has in C, without.
+functional-pure: $(call built,all)
 	OPD_TEST_DEVICE=$(DEVICE) OPD_PURE=1 $(PYTEST) tests/functional/test_client_prepared.py tests/functional/test_client_replays.py
 
 # What torch runs in its own process otherwise.
@@ -351,7 +351,7 @@ bench-requests: $(call built,all programs)
 	$(TEST_ENV) $(PYTHON) tests/bench/bench_requests.py --device $(DEVICE)
 
 # The same tests, on a program built with the sanitizers.
-export ASAN_OPTIONS ?= detect_leaks=1
+export ASAN_OPTIONS ?= detect_leaks=1:quarantine_size_mb=16
 export UBSAN_OPTIONS ?= print_stacktrace=1
 export TSAN_OPTIONS ?= halt_on_error=1
 asan_flags = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer

@@ -100,8 +100,8 @@ finish() {
 
 run() { ${MAKE:-make} --no-print-directory "$@"; }
 
-# Of opd.torch most of what tests take is the host's compiler at work on kernels; there it works less. Not where kernels
-# are what is tested (ops), nor where they are few, or already in the cache as users have them.
+# Of operators and opd.torch most of what tests take is the host's compiler at work on kernels; there it works less, but
+# for tests that are marked as_shipped. Not where kernels are few, or already in the cache as users have them.
 quickly() { run OPD_CXX="$PWD/tests/quick-c++.sh" "$@"; }
 
 case $which in
@@ -111,14 +111,16 @@ cpu)
     step lint run lint
     step unit run unit
     step compile-all run ARCHS=sm_75,sm_90,sm_120 compile-all # oldest, usual, newest; all are six
-    step functional run functional
+    # What asan-functional has is not run twice, but what is held to less there: make functional has all.
+    step functional run TESTS="tests/functional -m 'unsanitized or in_both'" some
+    step functional-pure run functional-pure
     # The CUDA backend on a stand-in for NVIDIA's driver; of the tests, those that ask it for most.
     files="tests/faults/test_checked.py tests/faults/test_first_run.py tests/faults/test_postmortem.py"
     for name in done_word graphs lanes libopd_lanes spare suspect; do
         files="$files tests/functional/test_$name.py"
     done
     step standin run LD_LIBRARY_PATH="$PWD/build/tests" DEVICE=cuda:0 TESTS="$files" conformance some
-    step ops run ops
+    step ops quickly ops
     step torch quickly torch
     files= # those whose calls are not mostly compiled code's: make torch-isolated has all
     for name in cuda daemons edits in_place layers namespace ops options process training; do
@@ -131,17 +133,7 @@ cpu)
     step examples+first-hour run -j2 -Otarget examples first-hour
     step asan-build run asan-build
     step asan-unit run asan-unit
-    # What C makes of what it is sent. Not the client in Python, documents and scripts, nor what kernels work out,
-    # which no sanitizer sees: what reads their headers is in asan-unit and fuzz, too. `make asan` has all.
-    python="aio client_arrays client_failures client_interchange client_ops client_prepared client_reload"
-    python="$python client_signals client_start client_tensors python_rooms stubs"
-    documents="check_jobs manual notebook other_language pages rooms tutorial whole_run"
-    arithmetic="cpu_loops cpu_math elementwise_steps field formula"
-    files=$(ls tests/functional/test_*.py)
-    for name in $python $documents $arithmetic; do
-        files=$(echo "$files" | grep -vx "tests/functional/test_$name.py")
-    done
-    step asan-functional run TESTS="$(echo $files)" asan-some
+    step asan-functional run asan-functional
     step conformance run -j2 -Otarget conformance asan-conformance
     step model run -j2 -Otarget SECONDS=60 SEED=1 model asan-model # make model draws a new seed
     step fuzz run -j2 -Otarget SECONDS=20 fuzz fuzz-daemon

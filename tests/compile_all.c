@@ -28,14 +28,16 @@
 
 enum { MAX_ARCHS = 32, MAX_JOBS = 64 };
 
-struct kernel {
-    char *prelude, *expr;
+// Distinct kernels that are compiled at once, for the text before them is the same.
+struct group {
+    char *prelude, **exprs;
+    int n;
 };
 
-// The distinct kernels of one operator.
-struct kernels {
-    struct kernel *items;
-    int n;
+// Of one operator.
+struct groups {
+    struct group *items;
+    int n, n_kernels;
 };
 
 struct tally {
@@ -46,25 +48,40 @@ static char archs[MAX_ARCHS][16];
 static int n_archs, n_jobs = 2;
 static const char *ptxas; // NULL: not the checked builds
 
-static void add_kernel(struct kernels *set, const char *prelude, const char *expr)
+// Of a checked build there is one kernel in an image.
+static void add_kernel(struct groups *set, const char *prelude, const char *expr)
 {
-    for (int i = 0; i < set->n; i++)
-        if (strcmp(set->items[i].prelude, prelude) == 0 && strcmp(set->items[i].expr, expr) == 0)
-            return;
-    set->items = mem_realloc(set->items, (size_t)set->n + 1, sizeof(*set->items));
-    set->items[set->n++] = (struct kernel){ mem_strdup(prelude), mem_strdup(expr) };
+    struct group *g = set->items;
+    for (; g < set->items + set->n; g++) {
+        bool same = strcmp(g->prelude, prelude) == 0;
+        for (int i = 0; same && i < g->n; i++)
+            if (strcmp(g->exprs[i], expr) == 0)
+                return;
+        if (same && !ptxas)
+            break;
+    }
+    if (!g || g == set->items + set->n) {
+        set->items = mem_realloc(set->items, (size_t)set->n + 1, sizeof(*set->items));
+        g = &set->items[set->n++];
+        *g = (struct group){ .prelude = mem_strdup(prelude) };
+    }
+    g->exprs = mem_realloc(g->exprs, (size_t)g->n + 1, sizeof(*g->exprs));
+    g->exprs[g->n++] = mem_strdup(expr);
+    set->n_kernels++;
 }
 
-static void free_kernels(struct kernels *set)
+static void free_groups(struct groups *set)
 {
     for (int i = 0; i < set->n; i++) {
+        for (int k = 0; k < set->items[i].n; k++)
+            free(set->items[i].exprs[k]);
+        free(set->items[i].exprs);
         free(set->items[i].prelude);
-        free(set->items[i].expr);
     }
     free(set->items);
 }
 
-static bool add_plan(struct kernels *set, const struct plan_request *request)
+static bool add_plan(struct groups *set, const struct plan_request *request)
 {
     struct opd_err err = { 0 };
     struct plan *plan = plan_build(request, &err);
@@ -83,7 +100,7 @@ static bool add_plan(struct kernels *set, const struct plan_request *request)
 }
 
 // Forward with and without a context; backward of all inputs, and of each alone.
-static bool add_example(struct kernels *set, struct plan_request *request)
+static bool add_example(struct groups *set, struct plan_request *request)
 {
     const struct op *op = request->op;
     bool ok = true;
@@ -106,7 +123,7 @@ static bool add_example(struct kernels *set, struct plan_request *request)
 }
 
 // False where a plan failed, or where the operator has no example.
-static bool collect(struct kernels *set, const struct op *op)
+static bool collect(struct groups *set, const struct op *op)
 {
     enum opd_dtype dtypes[OPD_DTYPE_COUNT];
     int n_dtypes = plan_example_dtypes(op, true, dtypes), k = 0;
@@ -141,7 +158,7 @@ static bool assemble(const struct compile_input *in, const struct compile_output
     return ok;
 }
 
-static bool compile_kernel(const struct compile_input *in)
+static bool compile_group(const struct compile_input *in)
 {
     struct compile_output out;
     struct opd_err err = { 0 };
@@ -164,18 +181,17 @@ static bool compile_kernel(const struct compile_input *in)
 struct unit {
     struct source *source;
     char *common, *name; // name: NULL where the file cannot be read
-    struct kernels set;
+    struct groups set;
     struct tally tally;
 };
 
-// What a compiling process tells of each kernel.
+// What a compiling process tells of each group: how many kernels.
 struct verdict {
-    int unit;
-    bool passed;
+    int unit, passed, failed;
 };
 
-// The files' kernels, each for every architecture, one after the other; false behind the last.
-static bool find_kernel(const struct unit *units, int n_units, int at, int *out_unit,
+// The files' groups, each for every architecture, one after the other; false behind the last.
+static bool find_group(const struct unit *units, int n_units, int at, int *out_unit,
                         struct compile_input *in)
 {
     int unit = 0;
@@ -184,27 +200,30 @@ static bool find_kernel(const struct unit *units, int n_units, int at, int *out_
     if (unit == n_units)
         return false;
     const struct unit *u = &units[unit];
-    const struct kernel *kernel = &u->set.items[at / n_archs];
+    const struct group *group = &u->set.items[at / n_archs];
     *in = (struct compile_input){ .common = u->common,
                                   .file = u->source->file,
                                   .folder = u->source->folder,
                                   .source = u->source->text,
-                                  .prelude = kernel->prelude,
-                                  .expr = kernel->expr,
+                                  .prelude = group->prelude,
+                                  .expr = group->exprs[0],
+                                  .more = (const char *const *)group->exprs + 1,
+                                  .n_more = group->n - 1,
                                   .target = archs[at % n_archs] };
     *out_unit = unit;
     return true;
 }
 
-// Takes kernels until none is left. What all of them begin with it parses once.
+// Takes groups until none is left. What all of them begin with it parses once.
 static int compile_some(const struct unit *units, int n_units, atomic_int *next, int results)
 {
     bool told = true;
     struct verdict verdict;
     struct compile_input in;
     pch_use(scratch_open());
-    while (told && find_kernel(units, n_units, atomic_fetch_add(next, 1), &verdict.unit, &in)) {
-        verdict.passed = compile_kernel(&in);
+    while (told && find_group(units, n_units, atomic_fetch_add(next, 1), &verdict.unit, &in)) {
+        verdict.passed = compile_group(&in) ? 1 + in.n_more : 0;
+        verdict.failed = 1 + in.n_more - verdict.passed;
         told = write(results, &verdict, sizeof(verdict)) == (ssize_t)sizeof(verdict);
     }
     pch_use(NULL);
@@ -242,7 +261,7 @@ static int compile_units(struct unit *units, int n_units)
     while (read(results, &verdict, sizeof(verdict)) == (ssize_t)sizeof(verdict)) {
         struct tally *tally = &units[verdict.unit].tally;
         tally->passed += verdict.passed;
-        tally->failed += !verdict.passed;
+        tally->failed += verdict.failed;
     }
     close(results);
     for (int job = 0; job < n_jobs; job++) {
@@ -297,8 +316,8 @@ static bool show_units(const struct unit *units, int n_units, int died)
         total.passed += u->tally.passed;
         total.failed += u->tally.failed;
         if (u->name)
-            printf("%s: %d kernels, %d architectures: %d passed, %d failed\n", u->name, u->set.n,
-                   n_archs, u->tally.passed, u->tally.failed);
+            printf("%s: %d kernels, %d architectures: %d passed, %d failed\n", u->name,
+                   u->set.n_kernels, n_archs, u->tally.passed, u->tally.failed);
     }
     printf("%d passed, %d failed\n", total.passed, total.failed);
     return total.failed == 0;
@@ -307,7 +326,7 @@ static bool show_units(const struct unit *units, int n_units, int died)
 static void finish_units(struct unit *units, int n_units)
 {
     for (int i = 0; i < n_units; i++) {
-        free_kernels(&units[i].set);
+        free_groups(&units[i].set);
         source_free(units[i].source);
         free(units[i].common);
         free(units[i].name);

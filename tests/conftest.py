@@ -33,6 +33,7 @@ os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / "build" / "test-indu
 
 PROGRAM = os.environ.get("OPD_BIN", str(ROOT / "build" / "opd"))
 DEVICE = os.environ.get("OPD_TEST_DEVICE", "cpu")
+SANITIZED = any(word in Path(PROGRAM).read_bytes() for word in (b"__asan_init", b"__tsan_init"))
 CACHE = ROOT / "build" / "test-cache"
 QUICK_CXX = str(ROOT / "tests" / "quick-c++.sh")
 PATIENCE = 120  # seconds for what must come: it comes in far less, but on a slow machine beside others
@@ -345,9 +346,18 @@ def record_worst():
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "own_card: takes much of a GPU, or compares what is taken of it: wants it alone")
+    config.addinivalue_line("markers", "unsanitized(why): not of a sanitizer's build, by which `make test` has the others")
+    config.addinivalue_line("markers", "in_both(why): there, too, and without: it is held to less there")
     config.addinivalue_line("markers", "as_shipped: of what the compiler makes of kernels: not with quick-c++.sh")
     # Tests that break a file on purpose would bury what else there is. pytest.warns() sees them all the same.
     config.addinivalue_line("filterwarnings", "ignore::opd.ReloadWarning")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    for item in items if SANITIZED else []:
+        if mark := item.get_closest_marker("unsanitized"):
+            item.add_marker(pytest.mark.skip(reason=mark.args[0]))
 
 
 def pytest_collection_finish():

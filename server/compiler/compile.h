@@ -38,10 +38,11 @@ struct compile_input {
     const char *expr;    // the kernel to instantiate: "gelu_forward<scalar_t, 1>"
     const char *cache;   // folder for what the next compile can use; "" or NULL: none
 
-    // Of the host's compiler alone: more kernels in the same image, as SYMBOL_1, SYMBOL_2 ...; and
-    // what -fsanitize= gets, "thread"; NULL: nothing.
+    // More kernels in the same image; of the host's compiler as SYMBOL_1, SYMBOL_2 ...
     const char *const *more;
     int n_more;
+
+    // Of the host's compiler alone: what -fsanitize= gets, "thread"; NULL: nothing.
     const char *sanitize;
     bool trial;     // compiled soon rather than fast, for it runs but once
     bool backwards; // and that can run the threads of a block from the last to the first

@@ -193,7 +193,11 @@ static bool create_program(struct job *job, struct opd_err *err)
         &job->program, buf_str(&source), UNIT_NAME, (int)HOST_COUNT(job->names, char *),
         HOST_AT(job->texts, const char *, 0), HOST_AT(job->names, const char *, 0));
     buf_finish(&source);
-    if (rc == 0 && job->rtc->nvrtcAddNameExpression(job->program, in->expr) == 0)
+    if (rc == 0)
+        rc = job->rtc->nvrtcAddNameExpression(job->program, in->expr);
+    for (int i = 0; rc == 0 && i < in->n_more; i++)
+        rc = job->rtc->nvrtcAddNameExpression(job->program, in->more[i]);
+    if (rc == 0)
         return true;
     return opd_err_set(err, OPD_E_internal, "%s: NVRTC did not take the program (code %d)",
                        in->file, rc);

@@ -14,8 +14,8 @@ import pytest
 from survival import KERNELS, Treasure, checksum, eventually_agrees, faults_of, gpu_memory_used
 
 import opd
-from conftest import DEVICE, PATIENCE, Daemon, await_end, find_family
-from raw import SANITIZED, Raw, RpcError, eventually, find_roles
+from conftest import DEVICE, PATIENCE, SANITIZED, Daemon, await_end, find_family
+from raw import Raw, RpcError, eventually, find_roles
 
 BOMBS = Path(__file__).with_name("bombs")
 

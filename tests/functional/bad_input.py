@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from raw import SANITIZED, Raw, count_fds, eventually
+from conftest import SANITIZED
+from raw import Raw, count_fds, eventually
 
 MIB = 1 << 20
 # The sanitizer keeps what was freed for a while.

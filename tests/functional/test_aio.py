@@ -12,6 +12,8 @@ from operators import double_by, put_kernels
 import opd
 import opd.aio
 
+pytestmark = pytest.mark.unsanitized("of the client in Python")
+
 
 def run(daemon, use):
     """use(client), in an event loop of its own."""

@@ -13,6 +13,8 @@ from conftest import PATIENCE
 from bad_input import MIB, SLACK, raw, unharmed  # noqa: F401
 from raw import HungUp, Raw, count_fds, eventually, pack_request, read_cpu, read_rss
 
+pytestmark = pytest.mark.in_both("a sanitizer keeps what was freed")
+
 
 # --- slow
 

@@ -13,6 +13,8 @@ from conftest import DEVICE, PATIENCE, PROGRAM
 from raw import (HungUp, Raw, RpcError, count_fds, eventually, find_roles, make_memfd,
                  pack_request)  # fmt: skip
 
+pytestmark = pytest.mark.in_both("a sanitizer keeps what was freed")
+
 
 def test_descriptors_that_no_message_takes(daemon, raw):
     raw.call("sync")  # the daemon has taken the connection

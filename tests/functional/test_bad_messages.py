@@ -12,6 +12,8 @@ from bad_input import MIB, raw, unharmed  # noqa: F401
 from conftest import DEVICE
 from raw import HungUp, Raw, RpcError, make_memfd, pack_request, read_rss
 
+pytestmark = pytest.mark.in_both("a sanitizer keeps what was freed")
+
 GARBAGE = [
     b"\xc1",
     b"\x00",

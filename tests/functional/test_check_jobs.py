@@ -11,6 +11,8 @@ import pytest
 
 from conftest import PATIENCE, ROOT, eventually
 
+pytestmark = pytest.mark.unsanitized("of documents and scripts")
+
 NOTES = """\
 import os
 from pathlib import Path

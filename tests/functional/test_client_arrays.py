@@ -8,6 +8,8 @@ import pytest
 import opd
 from operators import put_kernels
 
+pytestmark = pytest.mark.unsanitized("of the client in Python")
+
 
 @pytest.mark.parametrize("key", [
     3, -1, (0, 2), (3, -1, 1), slice(1, 3), slice(2, None), slice(None, -1), slice(3, 1), (1, slice(0, 2)),

@@ -16,6 +16,8 @@ from conftest import PATIENCE, in_threads
 from fake_daemon import COPY, client, fake  # noqa: F401
 from raw import eventually
 
+pytestmark = pytest.mark.unsanitized("of the client in Python")
+
 
 def hang_up(daemon, sock, message):
     sock.shutdown(2)

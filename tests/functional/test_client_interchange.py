@@ -14,6 +14,8 @@ import opd
 from conftest import DEVICE, ROOT
 from raw import eventually
 
+pytestmark = pytest.mark.unsanitized("of the client in Python")
+
 TORCH = {"bool": torch.bool, "uint8": torch.uint8, "int8": torch.int8, "int16": torch.int16,
          "int32": torch.int32, "int64": torch.int64, "float16": torch.float16,
          "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}  # fmt: skip

@@ -12,14 +12,14 @@ import pytest
 from conftest import DEVICE, PATIENCE, eventually
 from lane_client import client, edit, served, x  # noqa: F401
 from operators import put_kernels
-from raw import SANITIZED, Raw, find_roles
+from raw import Raw, find_roles
 from upgrades import upgrade
 
 import opd
 
 pytestmark = [
     pytest.mark.skipif(opd._native.native is None, reason="there is no opd_native"),
-    pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitizer's library"),
+    pytest.mark.unsanitized("Python cannot load a sanitizer's library"),
 ]
 
 

@@ -24,6 +24,8 @@ from opd._calls import CallConnection
 from opd._conn import Connection
 from opd._reply import Batch
 
+pytestmark = pytest.mark.unsanitized("of the client in Python")
+
 CALLS = 6  # the first are plain, with one goes `prepare`
 
 

@@ -18,6 +18,8 @@ import opd
 from conftest import PATIENCE
 from fake_daemon import COPY, client, fake  # noqa: F401
 
+pytestmark = pytest.mark.unsanitized("of the client in Python")
+
 ROOT = Path(__file__).resolve().parents[2]
 OPCTL = Path(os.environ.get("OPD_BIN", ROOT / "build" / "opd")).resolve().parent / "opctl"
 FAILED = {"op": "copy", "file": "/k/copy.cu", "version": 3, "state": "failed", "ms": 12.0,

@@ -16,6 +16,8 @@ from conftest import DEVICE
 import opd
 from opd import _dlpack, _kept
 
+pytestmark = pytest.mark.unsanitized("of the client in Python")
+
 PACKAGE = os.path.dirname(opd.__file__)
 CALLS = {code for name, code in dis.opmap.items() if name.startswith(("CALL", "RESUME"))}
 STEP = int(os.environ.get("OPD_TEST_STEP", 7))

@@ -17,6 +17,8 @@ import pytest
 import opd
 from conftest import DEVICE, PATIENCE, PROGRAM, ROOT, await_end, find_family
 
+pytestmark = pytest.mark.unsanitized("of the client in Python")
+
 CONNECT = """
 import sys, opd
 with opd.connect(sys.argv[1]) as client:

@@ -12,6 +12,8 @@ import opd
 from conftest import await_end, eventually, find_family
 from opd import _dtypes
 
+pytestmark = pytest.mark.unsanitized("of the client in Python")
+
 NUMPY_DTYPES = [
     "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
 ]  # fmt: skip

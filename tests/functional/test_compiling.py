@@ -11,7 +11,7 @@ import pytest
 from libopd import LIBRARY
 from libopd import Client as LibraryClient
 from operators import double_by, put_kernels
-from raw import SANITIZED, Raw
+from raw import Raw
 
 from conftest import DEVICE, eventually
 
@@ -130,7 +130,7 @@ class Compile(ctypes.Structure):
                 ("done", ctypes.c_bool), ("ms", ctypes.c_double)]  # fmt: skip
 
 
-@pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitizer's library")
+@pytest.mark.unsanitized("Python cannot load a sanitizer's library")
 def test_c(daemon, slow_cxx):
     heard = []
 

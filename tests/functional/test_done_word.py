@@ -13,7 +13,7 @@ import pytest
 from conftest import DEVICE
 from libopd import Client as LibraryClient
 from operators import PICK, double_by, put_kernels
-from raw import SANITIZED, Raw, RpcError, eventually, find_roles, kill_executors_soon, make_memfd
+from raw import Raw, RpcError, eventually, find_roles, kill_executors_soon, make_memfd
 from upgrades import upgrade
 
 import opd
@@ -249,7 +249,7 @@ def test_a_hostile_client(served, waiting):
             assert raw.call("status")["devices"][0]["restarts"] == 0
 
 
-@pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitizer's library")
+@pytest.mark.unsanitized("Python cannot load a sanitizer's library")
 def test_libopd(served):
     client = LibraryClient(served.socket)
     with Raw(served.socket) as other:

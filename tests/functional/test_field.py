@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from conftest import PATIENCE, PROGRAM
 
+pytestmark = pytest.mark.unsanitized("of what kernels work out")
+
 FILE = pathlib.Path(__file__).with_name("kernels") / "field.cu"
 WORD = (1 << 32) - 1
 

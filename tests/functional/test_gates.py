@@ -12,7 +12,7 @@ from importlib.metadata import version
 import pytest
 from conftest import DEVICE, ROOT, find_family
 from counts import CLIENT_KINDS, CountedClient, CountedDaemon, Requests, Unable, count_calls, count_torch, fill_folder
-from raw import SANITIZED, Raw, find_roles
+from raw import Raw, find_roles
 from raw_lane import CallLane
 
 import opd
@@ -26,7 +26,7 @@ FLAT = ("tensor_info", "forward", "call, new result", "replay of 20 calls")
 WRITE = 1  # of x86-64: rings the executor's bell, which is done where that sleeps
 
 pytestmark = [
-    pytest.mark.skipif(SANITIZED, reason="sanitizers have instructions of their own"),
+    pytest.mark.unsanitized("sanitizers have instructions of their own"),
     pytest.mark.skipif(DEVICE != "cpu", reason="the CPU device is the one that is everywhere"),
     pytest.mark.skipif(platform.machine() != "x86_64", reason="gates.json is of x86-64"),
 ]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from libopd import Client as LibraryClient
 from operators import ADD, FAULTY, PICK, SPIN, double_by, put_kernels
-from raw import SANITIZED, Raw, find_roles
+from raw import Raw, find_roles
 from upgrades import SCALE
 
 import opd
@@ -433,7 +433,7 @@ def test_a_trace_tells_of_replays(client):
     assert run["direction"] == "replay" and run["kernels"] == 2 and run["seconds"] > 0
 
 
-@pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitizer's library")
+@pytest.mark.unsanitized("Python cannot load a sanitizer's library")
 def test_from_c(client, daemon):
     library = LibraryClient(daemon.socket)
     error = ctypes.byref(library.error)

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import PATIENCE, PROGRAM, eventually, read_stat
-from raw import SANITIZED
+from conftest import PATIENCE, PROGRAM, SANITIZED, eventually, read_stat
+
 from test_keeper import find_list, holds, keeper_of, kill, start  # noqa: F401
 from test_short_executor import memory_group  # noqa: F401
 
@@ -98,6 +98,7 @@ def test_a_second_daemon_takes_nothing(start, tmp_path):  # noqa: F811
         holds(client, values)
 
 
+@pytest.mark.in_both("a sanitizer takes some of its own")
 def test_its_memory_is_that_of_the_tensors(start):  # noqa: F811
     """Counted once, where it was before; the keeper itself has next to none."""
     first = start()

@@ -10,7 +10,7 @@ import opd
 import pytest
 
 from conftest import DEVICE, PATIENCE, PROGRAM, eventually
-from raw import SANITIZED
+
 
 # What the kernels do follows from what is in x, and so only where that was kept.
 SOURCE = """\
@@ -120,7 +120,7 @@ def test_a_fault_is_kept(start):
     assert "'x' is no number" in opctl(daemon, "replay", "x").stderr
 
 
-@pytest.mark.skipif(SANITIZED, reason="replay has sanitizers of its own")
+@pytest.mark.unsanitized("replay has sanitizers of its own")
 def test_a_fault_is_run_again(start):
     daemon, client = start()
     fault(client)
@@ -148,7 +148,7 @@ def test_a_fault_is_run_again(start):
         assert stages["addresses"]["findings"][0]["where"] == f"reader.cu:{line}"
 
 
-@pytest.mark.skipif(SANITIZED, reason="replay has sanitizers of its own")
+@pytest.mark.unsanitized("replay has sanitizers of its own")
 def test_a_hang_is_kept(start):
     daemon, client = start()
     x = client.tensor(np.array([1, 7], np.float64))

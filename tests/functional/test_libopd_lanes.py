@@ -11,9 +11,12 @@ import pytest
 from libopd import Client as LibraryClient
 from libopd import Tensor
 from operators import double_by, put_kernels
-from raw import SANITIZED, Raw, find_roles
+from raw import Raw, find_roles
 from test_lanes import served  # noqa: F401
 from upgrades import upgrade
+
+pytestmark = pytest.mark.unsanitized("Python cannot load a sanitizer's library")
+
 
 class Library(LibraryClient):
     def do(self, name, *args):
@@ -25,7 +28,6 @@ class Library(LibraryClient):
         self.do("opd_replay", ctypes.c_int64(graph), ctypes.c_double(0))
 
 
-@pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitizer's library")
 def test_libopd(served):
     client = Library(served.socket)
     with Raw(served.socket) as other:
@@ -49,7 +51,6 @@ def test_libopd(served):
     client.close()
 
 
-@pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitizer's library")
 def test_a_lane_that_has_ended_is_opened_again(served):
     """Also for what has never gone by it."""
     client = Library(served.socket)
@@ -71,8 +72,6 @@ def test_a_lane_that_has_ended_is_opened_again(served):
 @pytest.fixture
 def library(served):
     """With calls on 1, [1, 2, 3], that come again."""
-    if SANITIZED:
-        pytest.skip("Python cannot load a sanitizer's library")
     client = Library(served.socket)
     client.make(1, 1, 2, 3)
     yield client

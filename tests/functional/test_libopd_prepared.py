@@ -4,10 +4,10 @@ import pytest
 from conftest import ROOT
 from libopd import Client
 from operators import double_by, put_kernels
-from raw import SANITIZED, Raw
+from raw import Raw
 from upgrades import SCALE
 
-pytestmark = pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitizer's library")
+pytestmark = pytest.mark.unsanitized("Python cannot load a sanitizer's library")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from exported import export
 from libopd import Client as LibraryClient
 from lists import SHAPES, axpys, draw, put_all, same
 from operators import put_kernels
-from raw import SANITIZED, Raw
+from raw import Raw
 
 import opd
 
@@ -207,7 +207,7 @@ def test_exported(daemon):
         assert [(o.index, o.shape) for o in plan.operands if o.kind == "grad_input"] == [(0, [2, 3]), (256, [1, 3])]
 
 
-@pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitizer's library")
+@pytest.mark.unsanitized("Python cannot load a sanitizer's library")
 def test_c_client(daemon, client):
     c = LibraryClient(daemon.socket)
     try:
@@ -286,7 +286,7 @@ def test_fault(client):
         client.ops.axpys(xs, [np.ones(4, np.float32), np.ones(5, np.float32)])
 
 
-@pytest.mark.skipif(SANITIZED, reason="a sanitizer keeps what is freed")
+@pytest.mark.unsanitized("a sanitizer keeps what is freed")
 def test_plans_are_not_kept_for_good(daemon):
     lists = [[["float32", [3]]] * 2000] * 2
     sizes = []

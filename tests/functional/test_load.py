@@ -11,7 +11,7 @@ import pytest
 from conftest import DEVICE, PATIENCE, ROOT, can_compile, eventually
 
 from operators import double_by, put_kernels
-from raw import SANITIZED, Raw
+from raw import Raw
 from test_opctl import run as opctl
 
 ADD = """\
@@ -400,7 +400,8 @@ int main(int argc, char **argv)
 """
 
 
-@pytest.mark.skipif(SANITIZED or not can_compile(), reason="no C compiler or msgpack.h, or one that needs its flags")
+@pytest.mark.unsanitized("its compiler needs flags")
+@pytest.mark.skipif(not can_compile(), reason="no C compiler or msgpack.h")
 def test_from_c(daemon, tmp_path):
     (tmp_path / "prog.c").write_text(C_PROGRAM)
     (tmp_path / "from_c.cu").write_text(add(2, "from_c"))

@@ -9,6 +9,8 @@ import pytest
 from conftest import ROOT
 from grammar import Grammar, directives
 
+pytestmark = pytest.mark.unsanitized("of documents and scripts")
+
 MANUAL = (ROOT / "kernels_src" / "README.md").read_text()
 GRAMMAR = re.search(r"```ebnf\n(.*?)```", (ROOT / "kernels_src" / "GRAMMAR.md").read_text(), re.S)[1]
 BLOCKS = re.findall(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", MANUAL, re.M | re.S)

@@ -14,6 +14,8 @@ from types import SimpleNamespace
 import pytest
 from conftest import PATIENCE, ROOT, Daemon
 
+pytestmark = pytest.mark.unsanitized("of documents and scripts")
+
 FILE = ROOT / "examples" / "notebook.ipynb"
 COMPLETE = """
 from IPython.core.completer import provisionalcompleter

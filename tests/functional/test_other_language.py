@@ -12,6 +12,8 @@ import pytest
 
 from conftest import PATIENCE
 
+pytestmark = pytest.mark.unsanitized("of documents and scripts")
+
 CLIENT = Path(__file__).with_name("client.lua")
 NUMBERS = [-3.5, -1.25, 0.25, 2.5, 10.5]  # the library packs whole numbers as integers
 PACKAGES = "lua5.1 lua-mpack lua-socket"

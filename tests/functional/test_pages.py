@@ -15,6 +15,8 @@ import pytest
 from conftest import DEVICE, PATIENCE, PROGRAM, ROOT
 from test_opctl import run as opctl
 
+pytestmark = pytest.mark.unsanitized("of documents and scripts")
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXT = {page.name: page.read_text() for page in PAGES}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)

@@ -15,7 +15,7 @@ import pytest
 
 from compiler_process import Compiler
 from conftest import PROGRAM
-from raw import SANITIZED, eventually
+from raw import eventually
 
 KERNEL = """
 template <class T> __global__ void k(T *x) { x[threadIdx.x] *= T(FACTOR); }
@@ -58,9 +58,9 @@ def refuses_fixed_addresses():
     return os.waitpid(child, 0)[1] != 0
 
 
-shared = pytest.mark.skipif(
-    SANITIZED or refuses_fixed_addresses(), reason="needs processes with the same addresses"
-)
+needs_addresses = pytest.mark.skipif(refuses_fixed_addresses(), reason="needs processes with the same addresses")
+def shared(test):
+    return pytest.mark.unsanitized("needs processes with the same addresses")(needs_addresses(test))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from libopd import LIBRARY
 from libopd import Client as LibraryClient
 from operators import put_kernels
-from raw import SANITIZED, Raw, find_roles
+from raw import Raw, find_roles
 from upgrades import upgrade
 
 import opd
@@ -77,7 +77,7 @@ __global__ void crowd(const float *x, float *y, int64_t N)
     }
 }
 """
-needs_library = pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitizer's library")
+needs_library = pytest.mark.unsanitized("Python cannot load a sanitizer's library")
 # The driver hands over what was printed once the kernel has ended.
 cpu_only = pytest.mark.skipif(DEVICE != "cpu", reason="on a GPU it is lost with the process")
 

@@ -3,7 +3,10 @@ whatever the import is (types too)."""
 
 import ast
 
+import pytest
 from conftest import ROOT
+
+pytestmark = pytest.mark.unsanitized("of the client in Python")
 
 PACKAGE = ROOT / "client" / "python" / "opd"
 ORDER = """

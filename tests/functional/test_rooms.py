@@ -7,6 +7,8 @@ import sys
 import pytest
 from conftest import ROOT
 
+pytestmark = pytest.mark.unsanitized("of documents and scripts")
+
 
 def run_rooms(folder):
     return subprocess.run([sys.executable, folder / "scripts" / "rooms.py"], capture_output=True, text=True)

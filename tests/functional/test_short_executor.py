@@ -11,7 +11,7 @@ import pytest
 
 from conftest import DEVICE
 from operators import double, double_by, put_kernels
-from raw import SANITIZED, Raw, RpcError, eventually, find_roles, make_memfd
+from raw import Raw, RpcError, eventually, find_roles, make_memfd
 
 F_SEAL_FUTURE_WRITE = 0x10
 on_cpu = pytest.mark.skipif(DEVICE != "cpu", reason="a driver needs what is taken away here")
@@ -51,7 +51,7 @@ def test_one_that_cannot_receive_descriptors_is_replaced(start_daemon, tmp_path)
 
 
 @on_cpu
-@pytest.mark.skipif(SANITIZED, reason="a sanitizer needs the address space")
+@pytest.mark.unsanitized("a sanitizer needs the address space")
 def test_an_image_is_loaded_when_there_is_memory_again(start_daemon, tmp_path):
     """What failed for lack of memory is not the source's fault, and is tried again."""
     daemon = start_daemon("--kernels", put_kernels(tmp_path / "k", double_it=double_by(2.0)))

@@ -13,7 +13,7 @@ import pytest
 import opd
 from conftest import DEVICE, PROGRAM
 from operators import FAILS, double_by, put_kernels
-from raw import SANITIZED, Raw, count_fds, eventually, find_family, find_roles
+from raw import Raw, count_fds, eventually, find_family, find_roles
 
 on_cpu = pytest.mark.skipif(DEVICE != "cpu", reason="of a GPU's executor the maps say nothing")
 
@@ -215,10 +215,9 @@ def test_what_it_takes_is_said(house):
     assert "SPARE" in shown.stdout, shown.stdout
 
 
+@pytest.mark.unsanitized("a sanitizer has a thread of its own")
 def test_it_sleeps(house):
     """Nothing wakes it."""
-    if SANITIZED:
-        pytest.skip("a sanitizer has a thread of its own")
 
     def switches():
         return [line for line in Path(f"/proc/{house.spare}/status").read_text().splitlines() if "switches" in line]

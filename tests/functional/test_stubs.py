@@ -10,6 +10,8 @@ from conftest import ROOT
 
 from opd.stubs import write
 
+pytestmark = pytest.mark.unsanitized("of the client in Python")
+
 PACKAGE = ROOT / "client" / "python" / "opd"
 
 PROGRAM = """

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from conftest import PATIENCE, PROGRAM, ROOT
-from raw import SANITIZED
+
+pytestmark = pytest.mark.unsanitized("of documents and scripts")
 
 PAGE = ROOT / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?( edit)?\n(.*?)^```$", re.M | re.S)
@@ -31,7 +32,7 @@ def run_command(line):
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
 
 
-@pytest.mark.skipif(SANITIZED, reason="check --run has sanitizers of its own")
+@pytest.mark.unsanitized("check --run has sanitizers of its own")
 def test_the_tutorial(tmp_path, start_daemon, monkeypatch):
     pytest.importorskip("torch")
     import opd.torch

@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 
-from conftest import find_family
+from conftest import SANITIZED, find_family
 from operators import ROUNDS
-from raw import SANITIZED, Raw, RpcError, count_fds, eventually, read_rss
+from raw import Raw, RpcError, count_fds, eventually, read_rss
 from upgrades import SCALE, device_of, own, upgrade, write_scale, zombies  # noqa: F401
 
 
@@ -65,6 +65,7 @@ def backward_loop(daemon, stop, counts, errors, seed):
 N_UPGRADES = 8 if SANITIZED else 20  # the checked program takes seconds to start
 
 
+@pytest.mark.in_both("fewer upgrades, and memory is not looked at")
 def test_many_upgrades_under_load(own):
     stop, errors, counts = threading.Event(), [], [0] * 4
     loops = [train, train, backward_loop, backward_loop]

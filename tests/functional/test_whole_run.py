@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.unsanitized("of documents and scripts")
+
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "test.sh"
 MAKE = """#!/bin/sh
 for target; do :; done # the last one

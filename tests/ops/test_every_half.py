@@ -10,6 +10,8 @@ import pytest
 import torch
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+pytestmark = pytest.mark.as_shipped
+
 FUNCTIONS = {
     "acos(x)": torch.acos,
     "exp(x)": torch.exp,
