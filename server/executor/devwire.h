@@ -105,7 +105,8 @@ struct dev_slot {
     uint32_t region;
     uint64_t offset, size; // of the tensor, in the region
     uint64_t low, high;    // in the region: what belongs to its storage alone
-    uint32_t dtype;        // enum opd_dtype
+    uint16_t dtype;        // enum opd_dtype
+    uint16_t written;      // 0: it is read at most
     uint32_t pad;          // bytes before the tensor that are in nobody's use
 };
 

@@ -25,7 +25,7 @@ bool packed_put_slot(struct packed *p, int tensor)
 {
     if (p->n_slots == SIGNATURE_MAX_PARAMS || !packed_put(p, 8, 8))
         return false;
-    p->slots[p->n_slots++] = (struct plan_slot){ p->size - 8, (uint32_t)tensor };
+    p->slots[p->n_slots++] = (struct plan_slot){ p->size - 8, (uint32_t)tensor, false };
     return true;
 }
 
@@ -66,7 +66,7 @@ static bool add_slot(const struct step *launch, const struct argument *arg, cons
         return op_fail(err, "kernel %s takes more than %d tensors", launch->name,
                        SIGNATURE_MAX_PARAMS);
     out->slots[out->n_slots++] = (struct plan_slot){ (uint32_t)(at - out->bytes),
-                                                     (uint32_t)arg->tensor };
+                                                     (uint32_t)arg->tensor, arg->param->writes };
     return true;
 }
 

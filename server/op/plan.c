@@ -327,6 +327,34 @@ static uint64_t count_bytes(const struct plan *plan)
     return n;
 }
 
+// By the schema: what a run makes, and what is changed in place.
+static bool is_written(const struct plan *plan, const struct plan_operand *o)
+{
+    bool forward = plan->direction == PLAN_FORWARD;
+    switch (o->kind) {
+    case PLAN_INPUT:
+        return forward && plan->op->inputs[plan_index(o->index)].in_place;
+    case PLAN_OUTPUT:
+    case PLAN_SAVED:
+        return forward;
+    case PLAN_GRAD_OUTPUT:
+        return false;
+    case PLAN_SCRATCH:
+    case PLAN_GRAD_INPUT:
+        break;
+    }
+    return true;
+}
+
+static void note_writes(struct plan *plan)
+{
+    for (struct plan_step *step = plan->steps; step < plan->steps + plan->n_steps; step++)
+        for (int i = 0; i < step->n_slots; i++) {
+            struct plan_slot *slot = &step->slots[i];
+            slot->writes = slot->writes || is_written(plan, &plan->operands[slot->operand]);
+        }
+}
+
 struct plan *plan_build(const struct plan_request *request, struct opd_err *err)
 {
     struct owned_plan *owned = mem_zalloc(1, sizeof *owned);
@@ -340,6 +368,8 @@ struct plan *plan_build(const struct plan_request *request, struct opd_err *err)
     b->env.reads = &b->reads;
     bool ok = build(b, request);
     owned->plan.bytes = ok ? count_bytes(&owned->plan) : 0;
+    if (ok)
+        note_writes(&owned->plan);
     owned->plan.fixed = (uint32_t)b->reads.fixed;
     owned->n_values = (int)(b->values.size / sizeof *owned->values);
     owned->values = arena_copy(b->arena, b->values.bytes, (size_t)owned->n_values,

@@ -136,6 +136,7 @@ struct plan_kernel {
 struct plan_slot {
     uint32_t arg_offset; // 8 bytes there take the operand's address
     uint32_t operand;
+    bool writes; // the launch may: by the schema, or by a parameter of the kernel that is not const
 };
 
 // A matrix inside an operand, its rows one after the other.

@@ -79,7 +79,7 @@ static bool add_tensor(struct chunks *c, int64_t numel)
             if (!env_has_memory(&b->env, tensor))
                 continue;
             struct plan_slot slot = { a->offset + 8 * ((uint32_t)l * a->arg->n + at),
-                                      builder_operand(b, tensor) };
+                                      builder_operand(b, tensor), a->arg->param->writes };
             buf_append(&c->slots, &slot, sizeof slot);
         }
     }

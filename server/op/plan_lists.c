@@ -289,7 +289,7 @@ static bool join(struct builder *b, const struct formula_launch *launch)
         int tensor = (int)launch->packed.slots[i].operand;
         if (b->pending[tensor] && !builder_zero(b, tensor))
             return false;
-        struct plan_slot slot = { (uint32_t)g->each.size, builder_operand(b, tensor) };
+        struct plan_slot slot = { (uint32_t)g->each.size, builder_operand(b, tensor), false };
         buf_append(&g->slots, &slot, sizeof slot);
         buf_append(&g->each, &null, sizeof null);
         n++;
@@ -440,12 +440,14 @@ static bool join_some(struct builder *b, int tensor, int first, int n)
                               .args = (uint8_t *)args,
                               .n_slots = n + 1 };
     step.slots = arena_alloc(b->arena, (size_t)n + 1, sizeof *step.slots);
-    step.slots[0] = (struct plan_slot){ offsetof(struct joined, to), (uint32_t)total };
+    step.slots[0] = (struct plan_slot){ .arg_offset = offsetof(struct joined, to),
+                                        .operand = (uint32_t)total };
     for (int k = 0; k < n; k++) {
         const struct member_marks *m = &b->marks[first + k];
-        step.slots[k + 1] = (struct plan_slot){ (uint32_t)(offsetof(struct joined, parts) + 8 *
-                                                           (size_t)k),
-                                                (uint32_t)m->operand_of[tensor] };
+        step.slots[k + 1] = (struct plan_slot){
+            .arg_offset = (uint32_t)(offsetof(struct joined, parts) + 8 * (size_t)k),
+            .operand = (uint32_t)m->operand_of[tensor],
+        };
     }
     const char *kernel = arena_printf(b->arena, "opd::formula_join<%s, %s, %d>", acc, type,
                                       JOINED_PARTS);

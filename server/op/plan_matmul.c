@@ -231,7 +231,7 @@ static void pack_arguments(struct packed *p, const struct matmul *m, const struc
     packed_start(p);
     for (int i = 0; i < 3; i++) {
         pack(p, 0, 8);
-        p->slots[p->n_slots++] = (struct plan_slot){ p->size - 8, (uint32_t)tensors[i] };
+        p->slots[p->n_slots++] = (struct plan_slot){ p->size - 8, (uint32_t)tensors[i], false };
     }
     for (int i = 0; i < 3; i++)
         pack(p, sizes[i], 8);

@@ -27,7 +27,8 @@ static bool fill_slot(struct run *run, const struct plan_slot *from, struct dev_
                               .size = p->size,
                               .low = start - place,
                               .high = start + (block ? block->size - place : p->storage->size),
-                              .dtype = dtype,
+                              .dtype = (uint16_t)dtype,
+                              .written = from->writes,
                               .pad = p->offset ? 0 : (uint32_t)place };
     return true;
 }
