@@ -116,7 +116,7 @@ cpu)
     step functional-pure run functional-pure
     # The CUDA backend on a stand-in for NVIDIA's driver; of the tests, those that ask it for most.
     files="tests/faults/test_checked.py tests/faults/test_first_run.py tests/faults/test_postmortem.py"
-    for name in done_word graphs lanes libopd_lanes spare suspect; do
+    for name in done_word graph_order graphs lanes libopd_lanes spare suspect; do
         files="$files tests/functional/test_$name.py"
     done
     step standin run LD_LIBRARY_PATH="$PWD/build/tests" DEVICE=cuda:0 TESTS="$files" conformance some

@@ -87,6 +87,7 @@ struct backend_matmul {
     bool tf32;       // float32 may be rounded to TF32
     int64_t m, n, k; // 1 to INT32_MAX, as the strides
     struct backend_matrix d, a, b;
+    device_addr workspace; // as matmul_workspace() has said; 0: whatever the backend takes
 };
 
 struct backend_info {
@@ -136,12 +137,19 @@ struct backend_ops {
     // optional. Its kernel prints or is checked, and launch() waits for it; never while a graph is
     // made.
     bool (*waits)(const struct backend_program *program);
+    // optional. Its kernel has memory of its own that lasts from launch to launch (a __device__
+    // variable).
+    bool (*keeps)(const struct backend_program *program);
 
     // Looks for a library that multiplies matrices; info() tells whether there is one.
     void (*blas_load)(struct backend *be);
     // Where blas_load() has found one: in stream order, as a launch. On the CPU, which is as fast
     // by a kernel, matrices of 16 bits are refused.
     bool (*matmul)(struct backend *be, const struct backend_matmul *m, struct opd_err *err);
+    // optional. Where it works, for m->workspace, and how many bytes of it: what runs beside it may
+    // not have them. 0: it needs none. In turn, so that products share one seldom.
+    bool (*matmul_workspace)(struct backend *be, const struct backend_matmul *m, device_addr *out,
+                             uint64_t *out_size, struct opd_err *err);
 
     // In stream order, possibly asynchronous. dst and src are device or host addresses; the host's
     // stay valid until the stream has passed the copy.
@@ -157,6 +165,10 @@ struct backend_ops {
     // and products; no marks and stamps. Whatever came in between has failed, graph_end() ends it.
     bool (*has_graphs)(struct backend *be);
     bool (*graph_begin)(struct backend *be, struct opd_err *err);
+    // optional. What comes until the next such call, or the end, is a step; it waits for these
+    // steps, numbered from 0, which came before, and may run beside all others. Without any such
+    // call all is in the order in which it came.
+    bool (*graph_step)(struct backend *be, const uint32_t *after, size_t n, struct opd_err *err);
     bool (*graph_end)(struct backend *be, struct backend_graph **out, struct opd_err *err);
     bool (*graph_launch)(struct backend *be, struct backend_graph *graph, struct opd_err *err);
     void (*graph_free)(struct backend *be, struct backend_graph *graph); // one that has run

@@ -7,6 +7,7 @@
 #include "executor/cuda_blas.h"
 #include "executor/cuda_checked.h"
 #include "executor/cuda_context.h"
+#include "executor/cuda_graphs.h"
 #include "executor/cuda_memory.h"
 #include "executor/prints.h"
 #include "base/mem.h"
@@ -16,7 +17,7 @@ enum { DEFAULT_SHARED_LIMIT = 48 << 10 };
 struct backend_program {
     void *module, *function;
     uint32_t shared_limit;
-    bool prints;
+    bool prints, keeps;
     struct cuda_checked *checked; // or NULL
 };
 
@@ -38,6 +39,7 @@ static void cuda_close(struct backend *be)
     if (b->stream)
         cu->cuStreamDestroy(b->stream);
     cuda_marks_finish(&b->marks);
+    cuda_graphs_finish(b);
     if (b->has_context)
         cu->cuDevicePrimaryCtxRelease(b->device);
     free(b);
@@ -148,6 +150,17 @@ static void cuda_unload(struct backend *be, struct backend_program *program)
     free(program);
 }
 
+static bool has_word(const struct backend_image *image, const char *word)
+{
+    return memmem(image->bytes, image->size, word, strlen(word)) != NULL;
+}
+
+// The section that variables are in, of a cubin; what declares one, in PTX.
+static bool has_variables(const struct backend_image *image)
+{
+    return has_word(image, ".nv.global") || has_word(image, ".global .align");
+}
+
 // The kernel as it was compiled against the parameters that will be passed: a difference would be
 // read as garbage.
 static bool check_params(const struct cuda_driver *cu, void *function,
@@ -203,7 +216,8 @@ static bool cuda_load(struct backend *be, const struct backend_image *image,
     const struct cuda_driver *cu = cuda_of(be)->cu;
     struct backend_program *program = mem_zalloc(1, sizeof(*program));
     program->shared_limit = DEFAULT_SHARED_LIMIT;
-    program->prints = memmem(image->bytes, image->size, "vprintf", strlen("vprintf")) != NULL;
+    program->prints = has_word(image, "vprintf");
+    program->keeps = has_variables(image);
     bool ok = load_module(cuda_of(be), image, program, err) &&
               CU_OK(cuModuleGetFunction(&program->function, program->module, image->symbol)) &&
               load_now(cu, program->function, err) &&
@@ -218,6 +232,11 @@ static bool cuda_load(struct backend *be, const struct backend_image *image,
 static bool cuda_waits(const struct backend_program *program)
 {
     return program->prints || program->checked;
+}
+
+static bool cuda_keeps(const struct backend_program *program)
+{
+    return program->keeps;
 }
 
 // The driver writes what kernels have printed when it synchronises. Whether the launch has failed
@@ -280,6 +299,19 @@ static bool cuda_matmul(struct backend *be, const struct backend_matmul *m, stru
     return cuda_blas_matmul(b->blas, m, 0, b->stream, err);
 }
 
+static bool cuda_matmul_workspace(struct backend *be, const struct backend_matmul *m,
+                                  device_addr *out, uint64_t *out_size, struct opd_err *err)
+{
+    struct cuda_backend *b = cuda_of(be);
+    drv_addr at = 0;
+    size_t size = 0;
+    if (b->blas && !cuda_blas_share(b->blas, m, &at, &size, err))
+        return false;
+    *out = at;
+    *out_size = size;
+    return true;
+}
+
 static bool cuda_copy(struct backend *be, device_addr dst, device_addr src, size_t size,
                       struct opd_err *err)
 {
@@ -300,54 +332,7 @@ static bool cuda_fill(struct backend *be, device_addr dst, uint8_t byte, size_t 
                : CU_OK(cuMemsetD8Async(dst, byte, size, b->stream));
 }
 
-// --- graphs
-
-static void *executable_of(struct backend_graph *graph)
-{
-    return graph; // the driver's own
-}
-
-static bool cuda_has_graphs(struct backend *be)
-{
-    const struct cuda_driver *cu = cuda_of(be)->cu;
-    return cu->cuStreamBeginCapture && cu->cuStreamEndCapture && cu->cuGraphInstantiate &&
-           cu->cuGraphLaunch && cu->cuGraphExecDestroy && cu->cuGraphDestroy;
-}
-
-// Relaxed: what else this process asks of the driver meanwhile is no part of it.
-static bool cuda_graph_begin(struct backend *be, struct opd_err *err)
-{
-    struct cuda_backend *b = cuda_of(be);
-    const struct cuda_driver *cu = b->cu;
-    b->in_graph = CU_OK(cuStreamBeginCapture(b->stream, DRV_STREAM_CAPTURE_RELAXED));
-    return b->in_graph;
-}
-
-static bool cuda_graph_end(struct backend *be, struct backend_graph **out, struct opd_err *err)
-{
-    struct cuda_backend *b = cuda_of(be);
-    const struct cuda_driver *cu = b->cu;
-    void *graph = NULL, *executable = NULL;
-    b->in_graph = false;
-    bool ok = CU_OK(cuStreamEndCapture(b->stream, &graph)) &&
-              CU_OK(cuGraphInstantiate(&executable, graph, 0));
-    if (graph)
-        cu->cuGraphDestroy(graph);
-    *out = ok ? executable : NULL;
-    return ok;
-}
-
-static bool cuda_graph_launch(struct backend *be, struct backend_graph *graph, struct opd_err *err)
-{
-    struct cuda_backend *b = cuda_of(be);
-    const struct cuda_driver *cu = b->cu;
-    return CU_OK(cuGraphLaunch(executable_of(graph), b->stream));
-}
-
-static void cuda_graph_free(struct backend *be, struct backend_graph *graph)
-{
-    cuda_of(be)->cu->cuGraphExecDestroy(executable_of(graph));
-}
+// --- marks
 
 static bool cuda_mark(struct backend *be, uint64_t mark, struct opd_err *err)
 {
@@ -391,13 +376,16 @@ const struct backend_ops backend_cuda = {
     .load = cuda_load,
     .unload = cuda_unload,
     .waits = cuda_waits,
+    .keeps = cuda_keeps,
     .blas_load = cuda_load_blas,
     .matmul = cuda_matmul,
+    .matmul_workspace = cuda_matmul_workspace,
     .launch = cuda_launch,
     .copy = cuda_copy,
     .fill = cuda_fill,
     .has_graphs = cuda_has_graphs,
     .graph_begin = cuda_graph_begin,
+    .graph_step = cuda_graph_step,
     .graph_end = cuda_graph_end,
     .graph_launch = cuda_graph_launch,
     .graph_free = cuda_graph_free,

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 
 enum { N_KEPT = 512, MOST_ALIGNMENT = 256 };
+#define WORKSPACE_ALIGNMENT ((size_t)256)
 
 // Numbers of cuBLASLt's ABI.
 enum { LT_R_32F = 0, LT_R_64F = 1, LT_R_16F = 2, LT_R_16BF = 14 };                // cudaDataType
@@ -51,6 +52,7 @@ struct solution {
     struct problem problem;
     void *desc, *a, *b, *d;
     struct lt_algo algo;
+    size_t workspace_size; // that it takes
 };
 
 struct cuda_blas {
@@ -59,6 +61,7 @@ struct cuda_blas {
     char name[64];
     void *handle;
     drv_addr workspace;
+    size_t n_shared; // bytes of it that have been given out in this turn
     struct solution kept[N_KEPT]; // by the problem's hash; the newer takes the place of the older
 };
 
@@ -205,6 +208,7 @@ static bool choose_algorithm(struct cuda_blas *blas, struct solution *s, struct 
     if (ok && (n == 0 || best.status != 0))
         ok = check_call(blas, best.status ? best.status : LT_NOT_SUPPORTED, "no algorithm", err);
     s->algo = best.algo;
+    s->workspace_size = best.workspace_size;
     if (preference)
         blas->lt.cublasLtMatmulPreferenceDestroy(preference);
     return ok;
@@ -254,23 +258,49 @@ static struct solution *solve(struct cuda_blas *blas, const struct problem *p, s
     return NULL;
 }
 
-bool cuda_blas_matmul(struct cuda_blas *blas, const struct backend_matmul *m, drv_addr workspace,
-                      void *stream, struct opd_err *err)
+static const struct solution *solve_product(struct cuda_blas *blas, const struct backend_matmul *m,
+                                            struct opd_err *err)
 {
     const struct problem p = turn_around(m);
     const struct solution *s = solve(blas, &p, err);
     if (!s)
-        return opd_err_prefix(err, "a product of [%lld, %lld] and [%lld, %lld]", (long long)m->m,
-                              (long long)m->k, (long long)m->k, (long long)m->n);
+        opd_err_prefix(err, "a product of [%lld, %lld] and [%lld, %lld]", (long long)m->m,
+                       (long long)m->k, (long long)m->k, (long long)m->n);
+    return s;
+}
+
+bool cuda_blas_share(struct cuda_blas *blas, const struct backend_matmul *m, drv_addr *out,
+                     size_t *out_size, struct opd_err *err)
+{
+    const struct solution *s = solve_product(blas, m, err);
+    if (!s)
+        return false;
+    size_t size = (s->workspace_size + WORKSPACE_ALIGNMENT - 1) & ~(WORKSPACE_ALIGNMENT - 1);
+    if (size > CUDA_BLAS_WORKSPACE - blas->n_shared)
+        blas->n_shared = 0;
+    *out = size > 0 ? blas->workspace + blas->n_shared : 0;
+    *out_size = size;
+    blas->n_shared += size;
+    return true;
+}
+
+bool cuda_blas_matmul(struct cuda_blas *blas, const struct backend_matmul *m, drv_addr workspace,
+                      void *stream, struct opd_err *err)
+{
+    const struct solution *s = solve_product(blas, m, err);
+    if (!s)
+        return false;
     const double one = 1, none = 0;
     const float one_f = 1, none_f = 0;
     bool wide = m->dtype == OPD_DTYPE_float64;
     const void *alpha = wide ? (const void *)&one : &one_f;
     const void *zero = wide ? (const void *)&none : &none_f;
     void *d = (void *)(uintptr_t)m->d.addr;
+    if (!workspace)
+        workspace = m->workspace ? m->workspace : blas->workspace;
     return LT_OK(cublasLtMatmul(blas->handle, s->desc, alpha, (void *)(uintptr_t)m->b.addr, s->a,
                                 (void *)(uintptr_t)m->a.addr, s->b, m->accumulate ? alpha : zero, d,
                                 s->d, d, s->d, &s->algo,
-                                (void *)(uintptr_t)(workspace ? workspace : blas->workspace),
-                                CUDA_BLAS_WORKSPACE, stream));
+                                (void *)(uintptr_t)workspace,
+                                m->workspace ? s->workspace_size : CUDA_BLAS_WORKSPACE, stream));
 }

@@ -52,6 +52,7 @@ enum {
     DRV_HOST_PORTABLE = 1,
     DRV_HOST_DEVICE_MAP = 2,
     DRV_CAPTURE_NONE = 0, // CUstreamCaptureStatus
+    DRV_SET_CAPTURE_DEPENDENCIES = 1,
     DRV_USER_OBJECT_NO_DESTRUCTOR_SYNC = 1,
     DRV_GRAPH_USER_OBJECT_MOVE = 1,
     DRV_PARAM_END = 0, // the words of cuLaunchKernel's `extra`

@@ -3,6 +3,7 @@
 // Memory of a GPU as its backend gives it (executor/backend.h): chunks that go to other processes
 // by file descriptors, host memory that the GPU reads, and what a client has shared by CUDA's IPC.
 
+#include "base/mem.h"
 #include "executor/backend.h"
 #include "executor/cuda_driver.h"
 #include "executor/cuda_marks.h"
@@ -12,7 +13,10 @@ struct cuda_backend {
     const struct cuda_driver *cu;
     struct backend_info info;
     int device;
-    bool has_context, in_graph;
+    bool has_context;
+    bool in_graph, has_step; // a graph is being made, and a step of it has begun
+    struct buf graph_nodes; // void *, of its steps but the last; for those that come after
+    struct buf graph_ends;  // size_t, of each step: where its nodes end there
     void *context, *stream;
     struct cuda_blas *blas; // or NULL
     struct cuda_marks marks;

@@ -111,6 +111,11 @@ bool regions_is_mapped(const struct regions *r, uint32_t id)
     return id < r->n && r->items[id].addr;
 }
 
+bool regions_is_own(const struct regions *r, uint32_t id)
+{
+    return regions_is_mapped(r, id) && !r->items[id].host && !r->items[id].ipc;
+}
+
 bool regions_unmap(struct regions *r, uint32_t id, struct opd_err *err)
 {
     if (id < r->n && r->items[id].lost) {

@@ -38,6 +38,9 @@ bool regions_is_mapped(const struct regions *r, uint32_t id);
 bool regions_unmap(struct regions *r, uint32_t id, struct opd_err *err);
 void regions_finish(struct regions *r); // all of them
 
+// Memory of which this is the only mapping: no other address is the same byte.
+bool regions_is_own(const struct regions *r, uint32_t id);
+
 // The address behind a reference to `size` bytes.
 bool regions_resolve(const struct regions *r, struct dev_ref ref, uint64_t size, device_addr *out,
                      struct opd_err *err);

@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 
 #include "base/log.h"
+#include "executor/order.h"
+#include "executor/touches.h"
 
 enum { N_REPORTS = 4 * DEV_MAX_REPORTS }; // in flight
 
@@ -77,9 +79,10 @@ static bool resolve_matrix(struct steps *s, const struct dev_matrix *x, struct b
     return regions_resolve(&s->regions, x->ref, x->size, &out->addr, err);
 }
 
-static bool run_matmul(struct steps *s, const struct dev_matmul *x, struct opd_err *err)
+bool steps_product(struct steps *s, const struct dev_matmul *x, struct backend_matmul *out,
+                   struct opd_err *err)
 {
-    struct backend_matmul m = {
+    *out = (struct backend_matmul){
         .dtype = (enum opd_dtype)x->dtype,
         .result = (enum opd_dtype)x->result,
         .accumulate = x->accumulate,
@@ -87,12 +90,19 @@ static bool run_matmul(struct steps *s, const struct dev_matmul *x, struct opd_e
         .m = x->m,
         .n = x->n,
         .k = x->k,
+        .workspace = s->workspace,
     };
     if (s->blas_later)
         s->ops->blas_load(s->be);
     s->blas_later = false;
-    return resolve_matrix(s, &x->d, &m.d, err) && resolve_matrix(s, &x->a, &m.a, err) &&
-           resolve_matrix(s, &x->b, &m.b, err) && s->ops->matmul(s->be, &m, err);
+    return resolve_matrix(s, &x->d, &out->d, err) && resolve_matrix(s, &x->a, &out->a, err) &&
+           resolve_matrix(s, &x->b, &out->b, err);
+}
+
+static bool run_matmul(struct steps *s, const struct dev_matmul *x, struct opd_err *err)
+{
+    struct backend_matmul m;
+    return steps_product(s, x, &m, err) && s->ops->matmul(s->be, &m, err);
 }
 
 // Puts what kernels have reported into memory of the host, in stream order.
@@ -190,12 +200,36 @@ static bool give_steps(struct steps *s, const uint8_t *at, uint64_t n, struct op
     return true;
 }
 
+// The same for a graph, in which each waits for those alone that it must come after.
+static bool give_in_order(struct steps *s, const uint8_t *at, uint64_t n, struct opd_err *err)
+{
+    struct order order = { 0 };
+    struct buf ranges = { 0 };
+    bool good = true;
+    for (uint64_t i = 0; i < n && good; i++) {
+        const struct dev_step *step = (const struct dev_step *)(const void *)at;
+        good = touches_of(s, step, &ranges, err);
+        if (good)
+            order_step(&order, (const struct order_range *)(const void *)ranges.bytes,
+                       ranges.size / sizeof(struct order_range));
+        good = good && s->ops->graph_step(s->be, order.after, order.n_after, err) &&
+               run_step(s, step, err);
+        at += step->size;
+    }
+    s->workspace = 0;
+    buf_finish(&ranges);
+    order_finish(&order);
+    return good;
+}
+
 // A graph of the first steps of a command; NULL: they cannot be one.
 static struct backend_graph *make_graph(struct steps *s, const uint8_t *at, uint64_t n)
 {
     struct backend_graph *graph = NULL;
     struct opd_err err = { 0 }, end = { 0 };
-    bool begun = s->ops->graph_begin(s->be, &err), good = begun && give_steps(s, at, n, &err);
+    bool begun = s->ops->graph_begin(s->be, &err), good = begun;
+    if (begun)
+        good = (s->ops->graph_step ? give_in_order : give_steps)(s, at, n, &err);
     if (begun)
         good = s->ops->graph_end(s->be, &graph, &end) && good;
     if (!good) {

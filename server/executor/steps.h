@@ -27,6 +27,7 @@ struct steps {
     bool blas_later;   // not looked for yet
     bool has_graphs;
     struct buf args, tensors; // of a launch
+    device_addr workspace;    // of a product, that goes into a graph; else 0
     uint64_t *reports;        // host memory, a ring of them, given out in turn
     size_t n_reports;         // given out, ever
     size_t n_reported;        // of these, ever: told of, so that their places are free
@@ -48,6 +49,10 @@ bool steps_run(struct steps *s, const struct dev_command *cmd, struct opd_err *e
 
 // Whether a command of type DEV_RUN has a launch that waits for its end.
 bool steps_wait(const struct steps *s, const struct dev_command *cmd);
+
+// The product that a step is.
+bool steps_product(struct steps *s, const struct dev_matmul *x, struct backend_matmul *out,
+                   struct opd_err *err);
 
 // Whether a command can be run: the reports of those in flight leave room for its own.
 bool steps_have_room(const struct steps *s);

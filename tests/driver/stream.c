@@ -6,8 +6,10 @@
 #include <string.h>
 #include <time.h>
 
-// Streams: a thread each, that does what was asked of it in order. A graph is a list of what was
-// asked meanwhile. One lock for all that is here; it is not held while a kernel runs or bytes move.
+// Streams: a thread each, that does what was asked of it in order. One lock for all that is here;
+// it is not held while a kernel runs or bytes move. A graph is a list of what was asked meanwhile,
+// and what each of that waits for. When it is launched all goes to the stream in some order that
+// this allows: at first as unlike that of the calls as may be, then any. A missing edge shows so.
 
 enum what { KERNEL, COPY, FILL, WRITE, RECORD };
 
@@ -26,10 +28,17 @@ struct work {
     size_t count;
     uint8_t *staged; // the bytes of a COPY from memory that is not the device's
     struct event *event;
+    // Of a graph: its place there, and the places of what it waits for.
+    size_t place, n_after, n_left;
+    size_t *after;
 };
 
 struct list {
     struct work *first, **end;
+    size_t n;
+    struct work **next; // of what is captured: what will be asked next waits for these
+    size_t n_next;
+    uint64_t chance;
 };
 
 struct stream {
@@ -53,6 +62,7 @@ static void append(struct list *list, struct work *w)
     w->next = NULL;
     *(list->first ? list->end : &list->first) = w;
     list->end = &w->next;
+    w->place = list->n++;
 }
 
 static struct work *copy_work(const struct work *from)
@@ -63,11 +73,15 @@ static struct work *copy_work(const struct work *from)
         w->launch.args = need(malloc(from->launch.args_size));
         memcpy(w->launch.args, from->launch.args, from->launch.args_size);
     }
+    w->after = need(malloc((from->n_after + 1) * sizeof *w->after));
+    for (size_t i = 0; i < from->n_after; i++)
+        w->after[i] = from->after[i];
     return w;
 }
 
 static void free_work(struct work *w)
 {
+    free(w->after);
     free(w->launch.args);
     free(w->staged);
     free(w);
@@ -86,7 +100,27 @@ static void free_list(struct list *list)
         next = w->next;
         free_work(w);
     }
+    free(list->next);
     free(list);
+}
+
+static void set_next(struct list *list, struct work *const *next, size_t n)
+{
+    struct work **own = need(malloc((n + 1) * sizeof *own));
+    memcpy(own, next, n * sizeof *own);
+    free(list->next);
+    list->next = own;
+    list->n_next = n;
+}
+
+static void capture(struct list *list, struct work *w)
+{
+    w->n_after = list->n_next;
+    w->after = need(realloc(w->after, (w->n_after + 1) * sizeof *w->after));
+    for (size_t i = 0; i < w->n_after; i++)
+        w->after[i] = list->next[i]->place;
+    append(list, w);
+    set_next(list, &w, 1);
 }
 
 // --- doing it
@@ -201,7 +235,10 @@ static int submit(void *stream, const struct work *w)
     pthread_mutex_lock(&lock);
     if (w->what == RECORD)
         w->event->pending++;
-    append(s->captured ? s->captured : &s->queue, own);
+    if (s->captured)
+        capture(s->captured, own);
+    else
+        append(&s->queue, own);
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
     return DRV_SUCCESS;
@@ -368,6 +405,27 @@ int cuStreamIsCapturing(void *stream, int *status)
     return context_error();
 }
 
+int cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, void **graph,
+                              const void **nodes, size_t *n_nodes)
+{
+    struct list *list = stream_of(stream)->captured;
+    if (!list || id || graph)
+        return DRV_ERROR_INVALID_VALUE; // nobody asks so
+    *status = 1;
+    *nodes = list->next;
+    *n_nodes = list->n_next;
+    return context_error();
+}
+
+int cuStreamUpdateCaptureDependencies(void *stream, void **nodes, size_t n_nodes, unsigned flags)
+{
+    struct list *list = stream_of(stream)->captured;
+    if (!list || flags != DRV_SET_CAPTURE_DEPENDENCIES)
+        return DRV_ERROR_INVALID_VALUE;
+    set_next(list, (struct work *const *)nodes, n_nodes);
+    return DRV_SUCCESS;
+}
+
 int cuStreamBeginCapture_v2(void *stream, int mode)
 {
     RETURN_IF_BROKEN();
@@ -403,11 +461,32 @@ int cuGraphInstantiateWithFlags(void **executable, void *graph, unsigned long lo
     return flags ? DRV_ERROR_INVALID_VALUE : DRV_SUCCESS;
 }
 
+// Of those that may run the last, or any; it may not again.
+static struct work *choose(struct list *graph, bool last)
+{
+    struct work *found = NULL;
+    uint64_t n = 0;
+    for (struct work *w = graph->first; w; w = w->next) {
+        graph->chance = graph->chance * 6364136223846793005u + 1442695040888963407u;
+        if (w->n_left == 0 && (n++ == 0 || last || (graph->chance >> 33) % n == 0))
+            found = w;
+    }
+    found->n_left = SIZE_MAX;
+    for (struct work *w = graph->first; w; w = w->next)
+        for (size_t i = 0; i < w->n_after; i++)
+            w->n_left -= w->after[i] == found->place;
+    return found;
+}
+
 int cuGraphLaunch(void *executable, void *stream)
 {
+    struct list *graph = executable;
+    bool last = graph->chance == 0;
     int result = DRV_SUCCESS;
-    for (const struct work *w = ((struct list *)executable)->first; w && !result; w = w->next)
-        result = submit(stream, w);
+    for (struct work *w = graph->first; w; w = w->next)
+        w->n_left = w->n_after;
+    for (size_t i = 0; i < graph->n && !result; i++)
+        result = submit(stream, choose(graph, last));
     return result;
 }
 
