@@ -98,6 +98,11 @@ static void device_died(struct device *d, const struct opd_err *why)
     lane_close_device(b, d);
 }
 
+static void device_rests(struct device *d)
+{
+    lane_rest(d->all->owner, d);
+}
+
 // --- start
 
 static void name_compiler(void *data, struct pool_result *result, const struct opd_err *err)
@@ -242,6 +247,7 @@ static const struct device_hooks hooks = { .ready = device_ready,
                                            .died = device_died,
                                            .restored = program_restore_all,
                                            .begun = graph_begun,
+                                           .rests = device_rests,
                                            .no_memory = request_memory_failed,
                                            .wanted = request_memory_wanted };
 

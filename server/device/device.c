@@ -93,6 +93,8 @@ static void deadline_cb(uv_timer_t *timer)
     struct device *d = timer->data;
     look_at_lanes(d);
     const struct command *c = d->link ? d->link->flight : NULL;
+    if (!c && d->state == DEVICE_READY)
+        d->all->hooks->rests(d);
     if (!c || d->state != DEVICE_READY)
         return; // the next command is watched when it runs
     if (clock_ns() < d->queue.due) {

@@ -30,6 +30,8 @@ struct device_hooks {
     void (*restored)(struct device *d, struct device_link *link);
     // Its executor has begun what a client has put into a lane: as a command, which is in flight.
     struct command *(*begun)(struct device *d, const struct dev_begun *begun);
+    // It has nothing to do, and had something within the last second.
+    void (*rests)(struct device *d);
     // No chunk can be had for what waits for memory of it.
     void (*no_memory)(struct device *d, const struct opd_err *err);
     // Does something wait for memory of it? Then what is empty is not given back.

@@ -155,7 +155,7 @@ static struct kept_entry *take_entry(struct kept *k)
 
 static bool is_open(const struct storage *s)
 {
-    if (s->fate && s->fate->state != FATE_DONE)
+    if (s->armed > 0 || (s->fate && s->fate->state != FATE_DONE))
         return true;
     for (const struct write *w = s->writes; w; w = w->next)
         if (w->fate->state != FATE_DONE)

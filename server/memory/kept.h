@@ -4,8 +4,8 @@
 // daemon with the keeper (keeper/keeper.h). The next daemon reads it: upgrade/recover.h.
 //
 // An entry is written in place, its check last, and taken out check first: where the daemon dies in
-// between, the name is missing. A storage is `open` while a request is writing it, or has failed
-// to: whoever takes it over then knows nothing of what it holds.
+// between, the name is missing. A storage is `open` while a request is writing it, or a client may
+// by its lane, or one has failed to: whoever takes it over then knows nothing of what it holds.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -60,7 +60,8 @@ void kept_add(struct storage *s, const struct tensor *t);
 void kept_remove(struct storage *s);
 void kept_say_open(struct storage *s);
 
-// The storage's writes, or its fate, are others: whether it is open, if it is in the list.
+// The storage's writes, its fate, or who is armed, are others: whether it is open, if it is in the
+// list.
 static inline void kept_settle(struct storage *s)
 {
     if (s->kept)

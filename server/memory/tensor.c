@@ -150,7 +150,6 @@ struct tensor *tensor_find(const struct map *names, const char *name)
 
 void tensor_set_name(struct map *names, struct tensor *t, const char *name)
 {
-    t->storage->shared = true;
     t->name = mem_strdup(name);
     holder_count_name(t->storage, 1);
     t->next_named = map_get(names, name_key(name));

@@ -28,7 +28,8 @@ struct storage {
     uint64_t size;        // bytes asked for
     struct write *writes; // see writes.h
     struct write own;     // one of them, where it has a fate
-    bool shared;          // it may be others' than who made it
+    bool shared;          // others than who made it have had it
+    uint32_t armed;       // how many things may write it without being asked for (request/lane.h)
     uint64_t serial;      // of its space, in the order in which they were made; 0: long ago
     uint64_t looked_at;   // the number of the last run that is not to change it twice
     uint64_t version; // grows with every write, so that backward can tell that its inputs changed

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/mem.h"
+#include "memory/kept.h"
 #include "request/graph.h"
 #include "request/parts.h"
 
@@ -34,6 +36,32 @@ void lane_look(struct broker *b)
 
 // --- what may be run
 
+// What has a name and may be written from now on is open for the keeper (memory/kept.h): should the
+// broker be killed, nobody knows what was begun.
+static void hold_kept(struct lane_arm *arm)
+{
+    const struct graph_pieces *writes = &arm->launch->writes;
+    arm->kept = mem_zalloc(writes->n, sizeof *arm->kept);
+    for (size_t i = 0; i < writes->n; i++) {
+        struct storage *s = writes->list[i].storage;
+        if (s->n_names == 0)
+            continue;
+        arm->kept[arm->n_kept++] = storage_ref(s);
+        s->armed++;
+        kept_settle(s);
+    }
+}
+
+static void leave_kept(struct lane_arm *arm)
+{
+    for (size_t i = 0; i < arm->n_kept; i++) {
+        arm->kept[i]->armed--;
+        kept_settle(arm->kept[i]);
+        storage_unref(arm->kept[i]);
+    }
+    free(arm->kept);
+}
+
 // The executor has heard: nothing of it is begun, or was that is not told.
 static void disarmed(struct command *c, const struct opd_err *err)
 {
@@ -44,6 +72,7 @@ static void disarmed(struct command *c, const struct opd_err *err)
     if (at)
         *at = arm->next;
     lanes_of(arm->device)->arms[arm->slot] = NULL;
+    leave_kept(arm);
     arm->released(arm->launch);
     free(arm);
 }
@@ -81,6 +110,34 @@ void lane_disarm_device(struct broker *b, const struct device *d)
     for (uint32_t i = 0; b->lanes && i < DEV_MAX_LANES; i++)
         if (lanes_of(d)->list[i])
             disarm_lane(lanes_of(d)->list[i]);
+}
+
+void lane_rest(struct broker *b, const struct device *d)
+{
+    for (uint32_t i = 0; b->lanes && i < LANE_ARMS; i++) {
+        struct lane_arm *arm = lanes_of(d)->arms[i];
+        if (arm && arm->n_kept > 0)
+            disarm(arm);
+    }
+}
+
+static bool touches(const struct graph_launch *launch, const struct storage *s)
+{
+    uint64_t key = (uint64_t)(uintptr_t)s;
+    return map_get(&launch->reads.of, key) || map_get(&launch->writes.of, key);
+}
+
+bool lane_leave_shared(struct broker *b, const struct storage *s)
+{
+    bool none = true;
+    for (uint32_t i = 0; b->lanes && i < LANE_ARMS; i++) {
+        struct lane_arm *arm = lanes_of(s->space->device)->arms[i];
+        if (!arm || !touches(arm->launch, s))
+            continue;
+        disarm(arm);
+        none = false;
+    }
+    return none;
 }
 
 void lane_disarm_all(void *broker)
@@ -247,6 +304,7 @@ struct lane_arm *lane_add_arm(struct client_lane *lane, struct graph *g,
                               .live = true };
     g->launch->refs++;
     g->arms = l->arms[slot] = arm;
+    hold_kept(arm);
     return arm;
 }
 

@@ -12,7 +12,13 @@
 // is made of it then, as if its client had sent that, so blame, limits and upgrades know of no
 // lanes.
 //
-// Memory that others may know of is armed never: their requests would not wait for the entry.
+// Memory that others know of is armed never: their requests would not wait for the entry, nor it
+// for what they have failed to write. A name alone lets nobody know: whoever else attaches waits
+// until nothing of that memory is armed, and what was begun is told; after that it never is again.
+//
+// Named memory outlives the broker, and what that has not heard of nobody can tell the next one. So
+// what is armed and writes such memory has it marked as being written (memory/kept.h); where the
+// device rests, which is seen within a second, it is disarmed and the mark goes.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -49,7 +55,9 @@ struct lane_arm {
     struct device *device;
     uint32_t slot;
     uint64_t serial;
-    bool live; // else it is being disarmed
+    bool live;             // else it is being disarmed
+    struct storage **kept; // references: what it writes that has a name
+    size_t n_kept;
     void (*released)(struct graph_launch *launch);
 };
 
@@ -85,6 +93,10 @@ void lane_disarm_device(struct broker *b, const struct device *d);
 void lane_disarm_all(void *broker);
 void lane_disarm_graph(struct graph *g);
 void lane_leave_graph(struct graph *g); // it ends
+void lane_rest(struct broker *b, const struct device *d); // that has nothing to do
+// Others come to know of that memory: whatever touches it. False: to be asked again, since some of
+// it may be begun and not told.
+bool lane_leave_shared(struct broker *b, const struct storage *s);
 
 // --- request_lane.c
 

@@ -83,6 +83,7 @@ enum request_status request_lane_wait(struct request *req, const value *params, 
 
 // --- arming
 
+// Of this connection alone; and what others may attach to by a name is, until they do.
 static bool is_private(const struct graph_pieces *pieces)
 {
     for (size_t i = 0; i < pieces->n; i++)
@@ -98,7 +99,7 @@ static bool may_arm(const struct request *req, const struct graph *g)
     const struct client_lane *lane = req->conn->lane;
     return lane && lane->device == g->device && !req->notification && g->refs == 1 && !g->name &&
            launch->n_steps > 0 && launch->steps.size <= DEV_MAX_ARMED && !launch->alone &&
-           !launch->by_call && !launch->reports && !b->options.debug &&
+           !launch->by_call && !b->options.debug &&
            b->clients.n_tracers == 0 && !g->device->restart.wanted &&
            g->device->state == DEVICE_READY && is_private(&launch->reads) &&
            is_private(&launch->writes);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "request/graph.h"
+#include "request/lane.h"
 #include "request/parts.h"
 #include "request/parted.h"
 
@@ -315,6 +316,10 @@ enum request_status request_tensor_attach(struct request *req, const value *para
                             "no tensor is named '%s'; opctl tensors lists those there are", name);
     if (!request_new_id(req, id, err))
         return REQUEST_ERROR;
+    struct storage *s = t->storage;
+    s->shared = s->shared || s->holder != req->conn->holder;
+    if (s->shared && !lane_leave_shared(req->broker, s))
+        return REQUEST_WAIT;
     request_make(req, (uint64_t)id, tensor_ref(t));
     tensor_pack(&req->reply, (uint64_t)id, t);
     return REQUEST_ANSWERED;

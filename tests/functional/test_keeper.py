@@ -51,9 +51,10 @@ def start(start_daemon, tmp_path):
     return start
 
 
-def kill(daemon):
+def kill(daemon, keeper_is_known=False):
     """SIGKILL, as by the kernel for want of memory."""
-    keeper_of(daemon)  # it has left the daemon's session, and its own parent may be there still
+    if not keeper_is_known:
+        keeper_of(daemon)  # it has left the daemon's session, and its own parent may be there still
     family = [(pid, began) for pid, began in find_family(daemon.pid) if in_session_of(daemon, pid)]
     daemon.process.kill()
     daemon.process.wait(PATIENCE)

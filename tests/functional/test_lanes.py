@@ -112,15 +112,11 @@ def test_edits_are_not_overtaken(served, lane):
     thread.join()
 
 
-def test_a_check_goes_by_requests(lane):
-    lane.make(3, "float32", [5, 3], struct.pack("15f", *range(15)))
-    lane.make(4, "int64", [1], struct.pack("q", 4))
-    lane.record(6, "pick", [3, 4], [400])
-    assert lane.arm(6) is None
-
-
 def test_memory_of_others_goes_by_requests(served, lane):
-    lane.make(3, "float32", [4], fours(1), name="everybody's")
+    """As far as others have come to know of it: test_lanes_named.py."""
+    with Raw(served.socket) as other:
+        other.make(1, "float32", [4], fours(1), name="everybody's")
+        lane.call("tensor_attach", 3, "everybody's")
     lane.record(6, "double_it", [3], [400])
     assert lane.arm(6) is None
     capture(lane, 7, ("double_it", [1], [401]), name="a graph")
