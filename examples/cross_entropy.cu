@@ -47,7 +47,7 @@ __global__ void cross_entropy_mean(const scalar_t *logits, const int64_t *target
             sum += log_sum[n] - acc_t(logits[n * C + target[n]]);
     sum = opd::block_reduce_sum<256>(sum);
     if (threadIdx.x == 0)
-        *loss = scalar_t(sum / N);
+        loss[0] = scalar_t(sum / N);
 }
 
 __global__ void cross_entropy_backward(const scalar_t *logits, const int64_t *target,

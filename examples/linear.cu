@@ -11,9 +11,7 @@
 //! example x=[5,7] weight=[3,7] bias=[3]
 //
 //! forward
-//!   kernel linear_bias
-//!   grid   cdiv(N * O, 256)
-//!   matmul y += x @ weight.T
+//!   matmul y = x @ weight.T + bias
 //! backward grad_x
 //!   matmul grad_x = grad_y @ weight
 //! backward grad_weight
@@ -22,12 +20,6 @@
 //!   kernel linear_backward_bias
 //!   grid   O
 //!   block  256
-
-__global__ void linear_bias(const scalar_t *bias, scalar_t *y, int64_t N, int64_t O)
-{
-    CUDA_KERNEL_LOOP(i, N * O)
-    y[i] = bias[i % O];
-}
 
 __global__ void linear_backward_bias(const scalar_t *grad_y, scalar_t *grad_bias, int64_t N,
                                      int64_t O)
