@@ -1,8 +1,8 @@
 """A training run that never leaves the daemon: no PyTorch, no copy of anything but the loss.
 
 A network of two hidden layers learns to tell the points of three spirals apart. Its parameters, its
-gradients and Adam's moments are tensors of the daemon; the operators are opd's silu and adam_step
-and two of this folder, linear.cu and cross_entropy.cu. A step is some twenty calls, which are
+gradients and Adam's moments are tensors of the daemon; the operators are opd's silu and adam_steps
+and two of this folder, linear.cu and cross_entropy.cu. A step is thirteen calls, which are
 captured once: each further step is one request. The parameters are named, so they outlive this
 client: at the end another one attaches to them and classifies.
 
@@ -58,12 +58,16 @@ def train_step(client, layers, points, classes, one):
     x, contexts = forward(client, [layer.params for layer in layers], points)
     loss, ctx = client.ops.cross_entropy.forward(x, classes)
     grad = ctx.backward(one, wanted=("logits",))[0]
-    for layer in reversed(layers):
-        grad, *grads = contexts.pop().backward(grad)
-        for param, grad_param, (mean, square) in zip(layer.params, grads, layer.moments):
-            client.ops.adam_step(param, grad_param, mean, square, lr=1e-2, step=LATE)
-        if contexts:
+    grads = []
+    for i in reversed(range(len(layers))):
+        wanted = ("x", "weight", "bias") if i else ("weight", "bias")
+        grad, *own = contexts.pop().backward(grad, wanted=wanted)
+        grads = own + grads
+        if i:
             grad = contexts.pop().backward(grad)[0]
+    params = [p for layer in layers for p in layer.params]
+    means, squares = zip(*(m for layer in layers for m in layer.moments))
+    client.ops.adam_steps(params, grads, list(means), list(squares), lr=1e-2, step=LATE)
     return loss
 
 

@@ -7,6 +7,7 @@ import random
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from operators import put_kernels
 
 N = 24
@@ -323,3 +324,30 @@ def test_a_long_graph(client):
         np.testing.assert_array_equal(x.numpy(), a)
         np.testing.assert_array_equal(y.numpy(), b)
         graph.replay()
+
+
+def test_a_training_step(start_daemon, monkeypatch):
+    """Replayed, to the bit what its calls make, one after the other."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    import resident
+
+    daemon = start_daemon("--kernels", str(ROOT / "examples"), "--kernels", str(ROOT / "kernels_src"))
+    with daemon.connect() as client:
+        points, classes = resident.make_spirals(np.random.default_rng(0), 10)
+        x, target, one = client.tensor(points), client.tensor(classes), client.tensor(np.float32(1))
+
+        def start(name):
+            rng = np.random.default_rng(1)
+            return [resident.Layer(client, rng, f"{name}.{i}", *w) for i, w in enumerate([(2, 8), (8, 8), (8, 3)])]
+
+        once, again = start("once"), start("again")
+        with client.capture() as graph:
+            loss = resident.train_step(client, again, x, target, one)
+        for n in range(5):
+            if n:
+                graph.replay()
+            expected = resident.train_step(client, once, x, target, one)
+            assert loss.numpy() == expected.numpy()
+            for layer, other in zip(again, once, strict=True):
+                for t, u in zip([*layer.params, *sum(layer.moments, ())], [*other.params, *sum(other.moments, ())]):
+                    np.testing.assert_array_equal(t.numpy(), u.numpy())
