@@ -25,7 +25,8 @@ bool packed_put_slot(struct packed *p, int tensor)
 {
     if (p->n_slots == SIGNATURE_MAX_PARAMS || !packed_put(p, 8, 8))
         return false;
-    p->slots[p->n_slots++] = (struct plan_slot){ p->size - 8, (uint32_t)tensor, false };
+    p->slots[p->n_slots++] = (struct plan_slot){ .arg_offset = p->size - 8,
+                                                 .operand = (uint32_t)tensor };
     return true;
 }
 
@@ -65,8 +66,10 @@ static bool add_slot(const struct step *launch, const struct argument *arg, cons
     if (out->n_slots == SIGNATURE_MAX_PARAMS)
         return op_fail(err, "kernel %s takes more than %d tensors", launch->name,
                        SIGNATURE_MAX_PARAMS);
-    out->slots[out->n_slots++] = (struct plan_slot){ (uint32_t)(at - out->bytes),
-                                                     (uint32_t)arg->tensor, arg->param->writes };
+    out->slots[out->n_slots++] = (struct plan_slot){ .arg_offset = (uint32_t)(at - out->bytes),
+                                                     .operand = (uint32_t)arg->tensor,
+                                                     .reads = !arg->param->writes,
+                                                     .writes = arg->param->writes };
     return true;
 }
 

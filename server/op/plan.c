@@ -351,7 +351,8 @@ static void note_writes(struct plan *plan)
     for (struct plan_step *step = plan->steps; step < plan->steps + plan->n_steps; step++)
         for (int i = 0; i < step->n_slots; i++) {
             struct plan_slot *slot = &step->slots[i];
-            slot->writes = slot->writes || is_written(plan, &plan->operands[slot->operand]);
+            if (!slot->reads && is_written(plan, &plan->operands[slot->operand]))
+                slot->writes = true;
         }
 }
 

@@ -136,7 +136,8 @@ struct plan_kernel {
 struct plan_slot {
     uint32_t arg_offset; // 8 bytes there take the operand's address
     uint32_t operand;
-    bool writes; // the launch may: by the schema, or by a parameter of the kernel that is not const
+    bool reads;  // at most: a kernel's parameter is a pointer to const, or opd's own does no more
+    bool writes; // the launch may: a parameter that is none to const, or the schema says so
 };
 
 // A matrix inside an operand, its rows one after the other.

@@ -78,8 +78,11 @@ static bool add_tensor(struct chunks *c, int64_t numel)
             int tensor = c->launch->lists[a->arg->list + l];
             if (!env_has_memory(&b->env, tensor))
                 continue;
-            struct plan_slot slot = { a->offset + 8 * ((uint32_t)l * a->arg->n + at),
-                                      builder_operand(b, tensor), a->arg->param->writes };
+            struct plan_slot slot = { .arg_offset = a->offset +
+                                                    8 * ((uint32_t)l * a->arg->n + at),
+                                      .operand = builder_operand(b, tensor),
+                                      .reads = !a->arg->param->writes,
+                                      .writes = a->arg->param->writes };
             buf_append(&c->slots, &slot, sizeof slot);
         }
     }

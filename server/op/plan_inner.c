@@ -134,9 +134,10 @@ static bool add_launch(struct builder *b, const struct inner *in, const struct p
     memcpy(p->bytes, from->args, from->args_size);
     memcpy(p->params, k->params, (size_t)k->n_params * sizeof *k->params);
     for (int i = 0; i < from->n_slots; i++)
-        p->slots[i] = (struct plan_slot){ from->slots[i].arg_offset,
-                                          (uint32_t)tensors[from->slots[i].operand],
-                                          from->slots[i].writes };
+        p->slots[i] = (struct plan_slot){ .arg_offset = from->slots[i].arg_offset,
+                                          .operand = (uint32_t)tensors[from->slots[i].operand],
+                                          .reads = !from->slots[i].writes,
+                                          .writes = from->slots[i].writes };
     struct buf prelude = { 0 };
     write_prelude(b, k->prelude, &prelude);
     b->prelude = buf_str(&prelude);

@@ -289,7 +289,8 @@ static bool join(struct builder *b, const struct formula_launch *launch)
         int tensor = (int)launch->packed.slots[i].operand;
         if (b->pending[tensor] && !builder_zero(b, tensor))
             return false;
-        struct plan_slot slot = { (uint32_t)g->each.size, builder_operand(b, tensor), false };
+        struct plan_slot slot = { .arg_offset = (uint32_t)g->each.size,
+                                  .operand = builder_operand(b, tensor) };
         buf_append(&g->slots, &slot, sizeof slot);
         buf_append(&g->each, &null, sizeof null);
         n++;

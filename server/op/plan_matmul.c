@@ -231,7 +231,9 @@ static void pack_arguments(struct packed *p, const struct matmul *m, const struc
     packed_start(p);
     for (int i = 0; i < 3; i++) {
         pack(p, 0, 8);
-        p->slots[p->n_slots++] = (struct plan_slot){ p->size - 8, (uint32_t)tensors[i], false };
+        p->slots[p->n_slots++] = (struct plan_slot){ .arg_offset = p->size - 8,
+                                                     .operand = (uint32_t)tensors[i],
+                                                     .reads = i > 0 };
     }
     for (int i = 0; i < 3; i++)
         pack(p, sizes[i], 8);
