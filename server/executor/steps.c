@@ -200,11 +200,22 @@ static bool give_steps(struct steps *s, const uint8_t *at, uint64_t n, struct op
     return true;
 }
 
+// How many steps a graph takes one after the other, where the last waits for these.
+static uint32_t find_depth(const struct order *o, const struct buf *depths)
+{
+    const uint32_t *of = (const uint32_t *)(const void *)depths->bytes;
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < o->n_after; i++)
+        most = of[o->after[i]] > most ? of[o->after[i]] : most;
+    return most + 1;
+}
+
 // The same for a graph, in which each waits for those alone that it must come after.
 static bool give_in_order(struct steps *s, const uint8_t *at, uint64_t n, struct opd_err *err)
 {
     struct order order = { 0 };
-    struct buf ranges = { 0 };
+    struct buf ranges = { 0 }, depths = { 0 };
+    uint32_t n_edges = 0, deepest = 0;
     bool good = true;
     for (uint64_t i = 0; i < n && good; i++) {
         const struct dev_step *step = (const struct dev_step *)(const void *)at;
@@ -214,10 +225,18 @@ static bool give_in_order(struct steps *s, const uint8_t *at, uint64_t n, struct
                        ranges.size / sizeof(struct order_range));
         good = good && s->ops->graph_step(s->be, order.after, order.n_after, err) &&
                run_step(s, step, err);
+        const uint32_t depth = good ? find_depth(&order, &depths) : 0;
+        buf_append(&depths, &depth, sizeof depth);
+        deepest = depth > deepest ? depth : deepest;
+        n_edges += order.n_after;
         at += step->size;
     }
+    if (good)
+        log_debug("a graph of %u steps, %u after each other, by %u edges", (unsigned)n, deepest,
+                  n_edges);
     s->workspace = 0;
     buf_finish(&ranges);
+    buf_finish(&depths);
     order_finish(&order);
     return good;
 }
