@@ -5,11 +5,11 @@ namespace opd
 // are of one size.
 template <class T> struct formula_is_half {
     typedef T held;
-    static constexpr bool value = false;
+    enum : bool { value = false };
 };
 template <> struct formula_is_half<half> {
     typedef float held;
-    static constexpr bool value = true;
+    enum : bool { value = true };
 };
 
 template <class T, int N> struct alignas(N % 16 == 0 ? 64 : 8) formula_vec {

@@ -2,7 +2,7 @@
 namespace opd
 {
 template <class T> struct formula_is_half {
-    static constexpr bool value = false; // a matter of the CPU's
+    enum : bool { value = false }; // a matter of the CPU's
 };
 
 // 16-bit elements stay in the words that were loaded until each is used: taken apart they would

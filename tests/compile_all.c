@@ -158,6 +158,14 @@ static bool assemble(const struct compile_input *in, const struct compile_output
     return ok;
 }
 
+// Launches of a kernel that has variables do not run beside each other in a graph: an operator that
+// comes with opd has none.
+static bool has_variables(const struct compile_output *out)
+{
+    static const char section[] = ".nv.global";
+    return !ptxas && memmem(out->image, out->size, section, strlen(section));
+}
+
 static bool compile_group(const struct compile_input *in)
 {
     struct compile_output out;
@@ -165,6 +173,8 @@ static bool compile_group(const struct compile_input *in)
     bool ok = nvrtc_compile(in, &out, &err);
     if (ok && ptxas && !assemble(in, &out))
         ok = !opd_err_set(&err, OPD_E_internal, "the checked build is not assembled");
+    if (ok && has_variables(&out))
+        ok = !opd_err_set(&err, OPD_E_internal, "it has variables on the device");
     if (ok && out.log)
         fprintf(stderr, "warnings of %s, %s:\n%s", in->expr, in->target, out.log);
     if (!ok)

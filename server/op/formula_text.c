@@ -52,7 +52,7 @@ static void write_members(const struct formula_kernel *k, struct buf *out)
         buf_append_str(out, "    acc_t row_count;\n");
     for (int v = 0; v < set->n_values; v++)
         if (k->reach.uses.values >> v & 1 && set->values[v].is_constant)
-            buf_printf(out, "    static constexpr bool c_%d = %s; // %s\n", v,
+            buf_printf(out, "    enum : bool { c_%d = %s }; // %s\n", v,
                        k->names.known[v] ? "true" : "false", set->values[v].text);
     buf_printf(out, "    typedef %s index;\n    enum { offsets = %d", index, k->n_offsets);
     if (k->sum || k->rows)
@@ -92,10 +92,11 @@ static void write_elements(const struct formula_kernel *k, struct buf *out)
             buf_printf(out, "        opd::formula_%s<%s, %s> %c_%s;\n",
                        k->operands[i].written ? "result" : "vec", k->operands[i].type,
                        k->operands[i].single ? "1" : "N", mark(k, i, "er"), operand_name(k, i));
-    buf_append_str(out, "    };\n    static constexpr bool halves = false");
+    // A static member would be a variable of the GPU's, of which nobody knows that none writes it.
+    buf_append_str(out, "    };\n    enum : bool { halves = false");
     for (int i = 0; i < k->n_operands; i++)
         buf_printf(out, " || opd::formula_is_half<%s>::value", k->operands[i].type);
-    buf_append_str(out, ";\n    template <int N> __device__ __forceinline__ bool aligned() "
+    buf_append_str(out, " };\n    template <int N> __device__ __forceinline__ bool aligned() "
                         "const\n    {\n        return true");
     for (int i = 0; i < k->n_operands; i++)
         if (!k->operands[i].single && !k->operands[i].of_row)
