@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "conformance/device.h"
+#include "conformance/graphs.h"
 #include "conformance/kernels.h"
 #include "conformance/matmul.h"
 #include "kernels/source.h"
@@ -220,45 +221,6 @@ static void work_keeps_its_order(void **state)
     copy_from(got, OUT, sizeof got);
     for (int i = 0; i < N; i++)
         assert_int_equal(got[i], want);
-    ops->unload(be, p);
-}
-
-// Launches, copies and fills that were recorded run in their order each time, and not before.
-static void graphs_run_what_they_recorded(void **state)
-{
-    (void)state;
-    enum { N = 4096, TIMES = 5 };
-    static int32_t got[N], want = 0;
-    struct opd_err err = { 0 };
-    struct backend_graph *graph = NULL;
-    if (!ops->has_graphs || !ops->has_graphs(be))
-        skip();
-    struct backend_program *p = build("__global__ void step(const int *x, int *y, int k)\n{\n"
-                                      "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
-                                      "    y[i] = y[i] * 3 + k;\n}\n",
-                                      "step");
-    fill(OUT, 0, sizeof got);
-    must(ops->graph_begin(be, &err), &err);
-    for (int k = 1; k < 5; k++) {
-        run(p, N / 128, 128, 0, k);
-        must(ops->copy(be, chunk, chunk + OUT, sizeof got, &err), &err);
-        fill(OUT, 0xee, sizeof got);
-        must(ops->copy(be, chunk + OUT, chunk, sizeof got, &err), &err);
-    }
-    must(ops->graph_end(be, &graph, &err), &err);
-    copy_from(got, OUT, sizeof got);
-    assert_int_equal(got[N - 1], 0);
-    for (int i = 0; i < TIMES; i++) {
-        must(ops->graph_launch(be, graph, &err), &err);
-        for (int k = 1; k < 5; k++)
-            want = (int32_t)((uint32_t)want * 3u + (uint32_t)k);
-        run(p, N / 128, 128, 0, i); // between launches the stream is as ever
-        want = (int32_t)((uint32_t)want * 3u + (uint32_t)i);
-    }
-    copy_from(got, OUT, sizeof got);
-    for (int i = 0; i < N; i++)
-        assert_int_equal(got[i], want);
-    ops->graph_free(be, graph);
     ops->unload(be, p);
 }
 
@@ -487,6 +449,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(versions_live_side_by_side),
         cmocka_unit_test(work_keeps_its_order),
         cmocka_unit_test(graphs_run_what_they_recorded),
+        cmocka_unit_test(steps_of_graphs_wait_for_what_they_are_told),
         cmocka_unit_test(marks_increase),
         cmocka_unit_test(marks_are_shared),
         cmocka_unit_test(stamps_tell_the_time),
