@@ -264,6 +264,7 @@ static void note_writes(struct device *d, struct device_link *link)
         return;
     link->writes = true;
     d->n_writing++;
+    device_note_left(link);
 }
 
 static void go_on_without(struct device *d, struct device_link *link)
@@ -307,6 +308,7 @@ void device_link_is_gone(struct device_link *link)
         at = &(*at)->next;
     *at = link->next;
     if (link->writes && --d->n_writing == 0) {
+        device_left_clear(d);
         device_release_held(d);
         device_pump(d);
         turn_retry(d->all->turn);

@@ -12,7 +12,8 @@
 // no more to blame than others: that one is run again too, once.
 //
 // One that was ended in the middle of its work, at a deadline, may write until its process is gone.
-// Till then no memory is given out a second time, and what changes something in place waits.
+// Till then no memory is given out a second time, and what changes in place something that it may
+// read or write waits.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,6 +24,7 @@
 #include "wire/map.h"
 #include "base/mem.h"
 #include "base/times.h"
+#include "device/device_left.h"
 #include "device/device_link.h"
 #include "memory/space.h"
 #include "memory/staging.h"
@@ -188,6 +190,7 @@ struct device {
     struct device_link *link;    // of the executor that serves or will; NULL: between two
     struct device_link *links;   // of all that are not gone
     int n_writing;               // of those, that were left and may write still
+    struct device_left left;     // what
     struct suballoc_block *held; // memory that was given up meanwhile, by `owner`
     struct device_spare spare;
     struct device_queue queue;
@@ -287,3 +290,4 @@ void device_describe(const struct command *c, uint64_t step, bool exact, char *o
 void device_settle_flight(struct device *d, struct device_link *dead);
 // Can all that it has begun go on to its end, and others do work meanwhile?
 bool device_may_leave(struct device_link *link);
+void device_note_left(struct device_link *link); // what it may do still

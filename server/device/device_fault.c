@@ -234,6 +234,15 @@ static bool may_be_checked(const struct device *d, const struct command *blamed)
            header->type == DEV_RUN && !(header->id & DEV_RUN_ALONE);
 }
 
+void device_note_left(struct device_link *link)
+{
+    struct remains r = read_remains(link);
+    uint64_t seq = link->oldest;
+    for (const struct command *c = link->flight; c && seq <= r.taken; c = c->next, seq++)
+        if (r.passed < dev_mark(seq, DEV_MARK_END))
+            device_left_add(link->device, c);
+}
+
 // What it has begun and may begin again: nothing that others have meanwhile changed is read by it,
 // and what it writes is what they write, or belongs to nobody (device_release_held()).
 bool device_may_leave(struct device_link *link)

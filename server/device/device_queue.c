@@ -182,7 +182,8 @@ static bool send_first(struct device_link *link, struct command **first, struct 
 static bool waits_for_end(const struct device *d, const struct command *c)
 {
     const struct dev_command *header = (const void *)c->bytes.bytes;
-    return d->n_writing > 0 && header->type == DEV_RUN && !c->repeatable;
+    return d->n_writing > 0 && header->type == DEV_RUN && !c->repeatable &&
+           device_left_meets(d, c);
 }
 
 static bool send_prepares(struct device_link *link)

@@ -3,71 +3,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-// What a step uses: where its region and its offset stand, and how many bytes.
-struct use {
-    uint32_t *region;
-    uint64_t *offset, size;
-    struct dev_slot *slot; // or NULL
-};
+#include "executor/devuse.h"
 
-typedef void use_fn(struct steps_again *s, const struct use *use);
-
-static void use_ref(struct steps_again *s, struct dev_ref *ref, uint64_t size, use_fn *fn)
+static void use_all(struct steps_again *s, dev_use_fn *fn)
 {
-    const struct use use = { &ref->region, &ref->offset, size, NULL };
-    if (size > 0)
-        fn(s, &use);
-}
-
-static void use_slots(struct steps_again *s, struct dev_launch *l, use_fn *fn)
-{
-    struct dev_slot *slots = (struct dev_slot *)(l + 1);
-    for (uint32_t i = 0; i < l->n_slots; i++) {
-        const struct use use = { &slots[i].region, &slots[i].offset, slots[i].size, &slots[i] };
-        if (use.size > 0)
-            fn(s, &use);
-    }
-}
-
-static void use_step(struct steps_again *s, struct dev_step *step, use_fn *fn)
-{
-    if (step->type == DEV_STEP_LAUNCH) {
-        use_slots(s, (struct dev_launch *)(void *)step, fn);
-    } else if (step->type == DEV_STEP_FILL) {
-        struct dev_fill *fill = (struct dev_fill *)(void *)step;
-        use_ref(s, &fill->dst, fill->size, fn);
-    } else if (step->type == DEV_STEP_COPY) {
-        struct dev_copy *copy = (struct dev_copy *)(void *)step;
-        use_ref(s, &copy->dst, copy->size, fn);
-        use_ref(s, &copy->src, copy->size, fn);
-    } else if (step->type == DEV_STEP_MATMUL) {
-        struct dev_matmul *m = (struct dev_matmul *)(void *)step;
-        use_ref(s, &m->d.ref, m->d.size, fn);
-        use_ref(s, &m->a.ref, m->a.size, fn);
-        use_ref(s, &m->b.ref, m->b.size, fn);
-    }
-}
-
-static void use_all(struct steps_again *s, use_fn *fn)
-{
-    uint8_t *at = s->bytes.bytes;
-    for (uint64_t i = 0; i < s->n; i++) {
-        struct dev_step *step = (struct dev_step *)(void *)at;
-        at += step->size;
-        use_step(s, step, fn);
-    }
+    dev_each_use_of(s->bytes.bytes, s->bytes.size, s->n, fn, s);
 }
 
 // --- the pieces
 
-static void add_piece(struct steps_again *s, const struct use *use)
+static bool add_piece(void *data, const struct dev_use *use)
 {
+    struct steps_again *s = data;
     size_t n = s->n_pieces++;
     if ((n & (n - 1)) == 0) // full at 0, 1, 2, 4, ...
         s->pieces = mem_realloc(s->pieces, n ? 2 * n : 1, sizeof *s->pieces);
     s->pieces[n] = (struct steps_piece){ .region = *use->region,
                                          .offset = *use->offset,
                                          .size = use->size };
+    return true;
 }
 
 static int compare_pieces(const void *a, const void *b)
@@ -168,16 +122,17 @@ static const struct steps_piece *find_piece(const struct steps_again *s, uint32_
     return &s->pieces[low];
 }
 
-static void move(struct steps_again *s, const struct use *use)
+static bool move(void *data, const struct dev_use *use)
 {
-    const struct steps_piece *p = find_piece(s, *use->region, *use->offset);
+    const struct steps_piece *p = find_piece(data, *use->region, *use->offset);
     *use->offset = *use->offset - p->offset + p->copy_offset;
     *use->region = p->copy_region;
-    if (!use->slot)
-        return;
-    use->slot->low = p->copy_offset;
-    use->slot->high = p->copy_offset + p->size;
-    use->slot->pad = 0;
+    if (use->slot) {
+        use->slot->low = p->copy_offset;
+        use->slot->high = p->copy_offset + p->size;
+        use->slot->pad = 0;
+    }
+    return true;
 }
 
 void steps_again_move(struct steps_again *s)

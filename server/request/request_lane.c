@@ -101,7 +101,8 @@ static bool may_arm(const struct request *req, const struct graph *g)
            launch->n_steps > 0 && launch->steps.size <= DEV_MAX_ARMED && !launch->alone &&
            !launch->by_call && !b->options.debug &&
            b->clients.n_tracers == 0 && !g->device->restart.wanted &&
-           g->device->state == DEVICE_READY && is_private(&launch->reads) &&
+           g->device->state == DEVICE_READY &&
+           (launch->repeatable || g->device->n_writing == 0) && is_private(&launch->reads) &&
            is_private(&launch->writes);
 }
 
