@@ -91,6 +91,7 @@ bool lane_is_disarmed(const struct client_lane *lane); // and the executor knows
 void lane_disarm_conn(struct conn *c);
 void lane_disarm_device(struct broker *b, const struct device *d);
 void lane_disarm_all(void *broker);
+void lane_end_all(struct broker *b); // the same, and the calls with what is theirs alone: scratch
 void lane_disarm_graph(struct graph *g);
 void lane_leave_graph(struct graph *g); // it ends
 void lane_rest(struct broker *b, const struct device *d); // that has nothing to do

@@ -173,7 +173,7 @@ static void drain(struct upgrade *u)
 {
     u->phase = PHASE_DRAIN;
     u->broker->handover.held = true;
-    lane_disarm_all(u->broker);
+    lane_end_all(u->broker);
     uv_timer_start(&u->limit, limit_cb, DRAIN_LIMIT_MS, 0);
 }
 

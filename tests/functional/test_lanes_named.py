@@ -180,6 +180,17 @@ def test_upgrades(served, lane):
         assert read(other, 7) == lane.read(2)
 
 
+def test_upgrades_with_what_only_calls_hold(served, lane):
+    """The memory that a check reports in is nobody's but the lane's: the daemon's state does not have it."""
+    lane.make(3, "float32", [5, 3], struct.pack("15f", *range(15)))
+    lane.make(4, "int64", [1], struct.pack("q", 4))
+    lane.record(6, "pick", [3, 4], [400])
+    for _ in range(2):
+        assert lane.arm(6) and lane.run() is None
+        upgrade(served)
+        lane.open()
+
+
 def test_a_check_fails_as_by_a_request(lane):
     """What an operator's `check` says is told by a reply; what comes later is armed again."""
     lane.make(3, "float32", [5, 3], struct.pack("15f", *range(15)))
