@@ -117,7 +117,7 @@ void device_put_back(struct device *d, struct command *first)
 
 // The commands that an executor had begun and done, as far as it is known.
 struct remains {
-    uint64_t taken, passed, failed;
+    uint64_t taken, passed, failed, good;
     bool exact, by_step, graphs;
 };
 
@@ -129,6 +129,7 @@ static struct remains read_remains(const struct device_link *dead)
     return (struct remains){ .taken = atomic_load(&p->taken),
                              .passed = atomic_load(&p->passed),
                              .failed = atomic_load(&p->failed),
+                             .good = atomic_load(&p->good),
                              .exact = atomic_load(&p->exact),
                              .by_step = atomic_load(&p->by_step),
                              .graphs = atomic_load(&p->graphs) };
@@ -171,12 +172,13 @@ static bool reports(const struct command *c)
 }
 
 // Can a command that was done, and not reported so, be taken as good? Its outcome is known but for
-// an error, what a kernel has reported, and descriptors and numbers that were on their way.
+// an error, what a kernel has reported, unless the client was told that it is nothing, and
+// descriptors and numbers that were on their way.
 static bool is_good(const struct command *c, const struct remains *r)
 {
     const struct dev_command *header = (const void *)c->bytes.bytes;
     return r->passed >= dev_mark(c->seq, DEV_MARK_END) && c->seq > r->failed &&
-           header->type == DEV_RUN && !reports(c);
+           header->type == DEV_RUN && (!reports(c) || c->seq == r->good);
 }
 
 // The one that was running is taken from the lost ones to be run again; NULL: it is not. What it

@@ -219,6 +219,7 @@ struct dev_progress {
     _Atomic uint32_t by_step; // there are marks between the launches of a command,
     _Atomic uint32_t graphs;  // but for DEV_RUN_REPLAY, which is one launch
     _Atomic uint32_t over;    // the broker has given it up: it begins nothing more
+    _Atomic uint64_t good;    // seq of the last command whose client has its word for it, or is to
 };
 
 enum { DEV_PROGRESS_SIZE = 4096 }; // a page: devices want whole ones

@@ -74,6 +74,8 @@ static bool tell_client(const struct executor *ex, const struct flight *flight,
 {
     bool plain = !done->code && !done->fatal && !done->report && !done->printed && !done->dropped &&
                  atomic_load(&ex->progress->failed) < flight->seq;
+    if (plain && flight->word) // what its kernels have reported the broker is not told before that
+        atomic_store(&ex->progress->good, flight->seq);
     return flight->word && word_tell(flight->word, plain, flight->version, out_sleeps);
 }
 
