@@ -339,7 +339,7 @@ static void complete(struct device_link *link, const struct dev_done *done)
         c->begun = done->steps > 1 || c->blamed;
     } else if (done->report && (reporter = find_reporter(c, done->reporter))) {
         explain_report(reporter, done->report, &err);
-        c->begun = c->n_parts > 0; // the others have run
+        c->begun = c->n_parts > 1; // the others have run
     }
     struct dev_command *header = (struct dev_command *)(void *)c->bytes.bytes;
     if (header->type == DEV_CHUNK_NEW && !err.code &&

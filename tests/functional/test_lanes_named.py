@@ -9,17 +9,35 @@ import time
 import pytest
 from conftest import eventually
 from operators import ADD, COUNT, PICK, both_by, double_by, put_kernels
-from raw import Raw
+from raw import Raw, RpcError
 from raw_lane import DONE, IDLE, REFUSAL, CallLane, Lane, fours
 from test_keeper import keeper_of, kill
 from upgrades import upgrade
+
+
+HALVE = """\
+//! op      halve(Tensor(a!) x) -> ()
+//! dtypes  float32
+//! shape   x [N]
+//! check   low : "x[{index}] is below 0"
+//! example x=[4]
+//! forward
+//!   kernel  halve threads N
+
+__global__ void halve(scalar_t *x, opd::report_t *report, int64_t N)
+{
+    CUDA_KERNEL_LOOP(i, N)
+        if (opd::check(report, low, x[i] >= 0, i))
+            x[i] = x[i] / 2;
+}
+"""
 
 
 @pytest.fixture
 def start(start_daemon, tmp_path):
     """start(): the next daemon on the same socket, that finds what has a name."""
     folder = put_kernels(
-        tmp_path / "kernels", double_it=double_by(2), pick=PICK, add_to=ADD, count=COUNT, both=both_by(2)
+        tmp_path / "kernels", double_it=double_by(2), pick=PICK, add_to=ADD, count=COUNT, both=both_by(2), halve=HALVE
     )
     return lambda: start_daemon("--kernels", folder, "--keep", "60", socket=tmp_path / "s")
 
@@ -208,6 +226,21 @@ def test_a_check_fails_as_by_a_request(lane):
         assert lane.arm(6) and lane.run() is None
         value = struct.unpack("3f", lane.call("tensor_read", 400, 0))
         assert value == (3.0 * n, 3.0 * n + 1, 3.0 * n + 2)
+
+
+def test_what_a_check_has_refused_is_not_suspect(lane):
+    """As by a request: its kernel has run, and what it has not refused it has done."""
+    lane.make(3, "float32", [4], struct.pack("4f", 1, -2, 3, 4))
+    with pytest.raises(RpcError, match=r"x\[1\] is below 0"):
+        lane.call("forward", "halve", [3], {}, [])
+    assert read(lane, 3) == (0.5, -2, 1.5, 2)
+    lane.call("tensor_write", 3, 0, struct.pack("4f", 1, 2, 3, 4))
+    lane.record(6, "halve", [3], [])
+    assert lane.arm(6)
+    lane.call("tensor_write", 3, 0, struct.pack("4f", 1, -2, 3, 4))
+    error = lane.run()
+    assert error["code"] == "invalid_argument" and "x[1] is below 0" in error["message"]
+    assert read(lane, 3) == (0.5, -2, 1.5, 2)
 
 
 @pytest.mark.parametrize("of", [Lane, CallLane])
