@@ -153,20 +153,75 @@ static const char *spell_types(struct reader *r, const struct step *launch)
     return text;
 }
 
-// Without arguments a template of one type is of scalar_t.
-static void default_template(const struct reader *r, struct step *launch)
+// An expression of a name alone; the kernel's line is what an error is told of.
+static const struct expr *read_own(struct reader *r, const char *name, int line)
 {
-    static struct template_arg scalar = { .text = "scalar_t" };
+    struct lexer outer = r->lx;
+    lex_init(&r->lx, outer.file, line, name, strlen(name), outer.err);
+    const struct expr *e = reader_expr(r);
+    bool bad = !e || !lex_expect_end(&r->lx);
+    r->lx = outer;
+    return bad ? NULL : e;
+}
+
+// What stands for a template parameter that the launch does not give: what is bound to it or has
+// its name. Nothing of both: neither is there. False with the error.
+static bool find_template_arg(struct reader *r, const struct signature *sig,
+                              const struct template_param *t, struct template_arg *out)
+{
+    const struct symbol *s = scope_find(&r->scope, t->name, strlen(t->name));
+    *out = (struct template_arg){ 0 };
+    if (t->is_type) {
+        out->text = s && s->kind == SYMBOL_TYPE ? arena_printf(r->arena, "%s", t->name) : NULL;
+        return true;
+    }
+    for (int i = 0; i < r->n_binds; i++)
+        if (strcmp(r->binds[i].name, t->name) == 0) {
+            r->binds[i].used = true;
+            out->expr = r->binds[i].expr;
+        }
+    bool list = s && s->kind == SYMBOL_ATTR && r->op->attrs[s->index].list > 0;
+    bool number = s && (s->kind == SYMBOL_SIZE || s->kind == SYMBOL_LET || s->kind == SYMBOL_ATTR);
+    if (!out->expr && number && !list && !(out->expr = read_own(r, t->name, sig->line)))
+        return false;
+    return !out->expr || out->expr->type == EXPR_INT ||
+           lex_fail(&r->lx, "template parameter '%s' of '%s' would be '%s', a float", t->name,
+                    sig->name, out->expr->text);
+}
+
+// Without <...>: each is bound or has its name, up to one with a default for which neither is
+// there; a single type of which nothing is said is scalar_t.
+static bool name_template_args(struct reader *r, struct step *launch)
+{
     const struct signature *sig = launch->signature;
-    bool one = sig->n_template > 0 && sig->template_params[0].is_type &&
-               !sig->template_params[0].has_default && !sig->template_params[0].is_pack;
-    for (int i = 1; i < sig->n_template; i++)
-        one = one && sig->template_params[i].has_default;
-    if (launch->is_template || !one || r->op->types[TYPE_SCALAR].n_dtypes == 0)
-        return;
+    struct template_arg args[OP_MAX_TEMPLATE_ARGS];
+    int n_unsaid = 0, unsaid = 0, n = 0;
+    for (; n < sig->n_template; n++) {
+        const struct template_param *t = &sig->template_params[n];
+        if (t->is_pack || n == OP_MAX_TEMPLATE_ARGS)
+            return true;
+        if (!find_template_arg(r, sig, t, &args[n]))
+            return false;
+        if (args[n].text || args[n].expr)
+            continue;
+        if (t->has_default)
+            break;
+        if (!t->is_type || r->op->types[TYPE_SCALAR].n_dtypes == 0)
+            return lex_fail(&r->lx,
+                            "'%s' is a template of %d parameters, expected %s<...>; '%s' is not "
+                            "bound, and names no dimension, let or attribute",
+                            launch->name, sig->n_template, launch->name, t->name);
+        unsaid = n;
+        n_unsaid++;
+    }
+    if (n == 0 || n_unsaid > 1)
+        return true;
+    if (n_unsaid == 1)
+        args[unsaid].text = "scalar_t";
     launch->is_template = true;
-    launch->n_template_args = 1;
-    launch->template_args = &scalar;
+    launch->n_template_args = n;
+    launch->template_args = arena_copy(r->arena, args, (size_t)n, sizeof *args);
+    return true;
 }
 
 static bool check_template(struct reader *r, const struct step *launch)
@@ -316,12 +371,8 @@ static bool bind_name(struct reader *r, const struct step *launch, struct argume
     if (list && !name[n])
         return PARAM_FAIL(r, launch, p, ", a list of %d, expected a single value: bind %s = %s[0]",
                           r->op->attrs[s->index].list, p->name, name);
-    struct lexer outer = r->lx;
-    lex_init(&r->lx, outer.file, p->line, name, strlen(name), outer.err);
-    const struct expr *e = reader_expr(r);
-    bool bad = !e || !lex_expect_end(&r->lx);
-    r->lx = outer;
-    return !bad && bind_value(r, launch, arg, e);
+    const struct expr *e = read_own(r, name, p->line);
+    return e && bind_value(r, launch, arg, e);
 }
 
 bool bind_param(struct reader *r, const struct step *launch, struct argument *arg)
@@ -425,7 +476,8 @@ bool bind_launch(struct reader *r, struct step *launch)
     if (!sig)
         return false;
     launch->signature = sig;
-    default_template(r, launch);
+    if (!launch->is_template && !name_template_args(r, launch))
+        return false;
     if (launch->types)
         launch->types = spell_types(r, launch);
     if (!check_template(r, launch))

@@ -29,6 +29,7 @@ static const char *const operators[] = {
     [NODE_DIV] = "/",
     [NODE_MOD] = "%",
     [NODE_CDIV] = "cdiv()",
+    [NODE_GCD] = "gcd()",
     [NODE_MIN] = "min()",
     [NODE_MAX] = "max()",
     [NODE_POW] = "pow()",

@@ -86,6 +86,20 @@ static bool compare(int kind, bool less, bool equal, bool greater)
     }
 }
 
+// At least 0: that of 0 and b is b's amount.
+static const char *divide_common(int64_t a, int64_t b, int64_t *out)
+{
+    if (a == INT64_MIN || b == INT64_MIN)
+        return overflow;
+    while (b != 0) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    *out = a < 0 ? -a : a;
+    return NULL;
+}
+
 static const char *binary_int(int kind, int64_t a, int64_t b, int64_t *out)
 {
     switch (kind) {
@@ -99,6 +113,8 @@ static const char *binary_int(int kind, int64_t a, int64_t b, int64_t *out)
     case NODE_MOD:
     case NODE_CDIV:
         return divide(kind, a, b, out);
+    case NODE_GCD:
+        return divide_common(a, b, out);
     case NODE_MIN:
         *out = a < b ? a : b;
         return NULL;
@@ -269,7 +285,7 @@ static const char *unary(const struct node *n, const struct env *env, union expr
     }
 }
 
-// The recursion is bounded: a tree is at most EXPR_MAX_TERMS deep.
+// The recursion is bounded: a tree is at most EXPR_MAX_TERMS + AGAIN_MAX_TERMS deep.
 static const char *eval(const struct node *n, const struct env *env, union expr_value *out)
 {
     union expr_value right;

@@ -1,4 +1,6 @@
 
+#include <string.h>
+
 #include "op/tree.h"
 
 // --- names
@@ -28,6 +30,44 @@ struct node *expr_attr(struct parser *p, const struct token *name, int index)
     return tree_leaf(p, NODE_ATTR, type, index, element, name);
 }
 
+// A dimension or let, or what stands for it.
+static struct node *read_slot(struct parser *p, const struct token *name, const struct symbol *s,
+                              struct again *again)
+{
+    const struct again_value *v = again ? again_find(again, s->index) : NULL;
+    if (!v)
+        return tree_leaf(p, NODE_SLOT, s->type, s->index, 0, name);
+    p->n_again += v->terms;
+    if (p->n_again > AGAIN_MAX_TERMS)
+        return TREE_FAIL(p, name,
+                         "with all that '%s' is made of, the expression has more than %d steps",
+                         s->name, AGAIN_MAX_TERMS);
+    struct node *n = tree_node(p, v->node->kind, s->type, name, NULL, NULL);
+    memcpy(n->args, v->node->args,
+           v->node->n_args > 0 ? v->node->n_args * sizeof *n->args : sizeof n->value);
+    n->n_args = v->node->n_args;
+    n->a = v->node->a;
+    n->b = v->node->b;
+    return n;
+}
+
+// NAME.LET
+static struct node *read_again(struct parser *p, struct again *again)
+{
+    if (!lex_expect(p->lx, '.', "'.' and a dimension or let"))
+        return NULL;
+    const struct token name = p->lx->token;
+    const struct symbol *s = scope_expect(p->place->scope, p->lx, "a dimension or let",
+                                          "a dimension or let");
+    if (!s)
+        return NULL;
+    if (s->kind != SYMBOL_SIZE && s->kind != SYMBOL_LET)
+        return TREE_FAIL(p, &name, "'%s' is %s, expected a dimension or let", s->name,
+                         symbol_describe(s->kind));
+    lex_next(p->lx);
+    return read_slot(p, &name, s, again);
+}
+
 static struct node *read_name(struct parser *p, const struct token *name)
 {
     const struct scope *scope = p->place->scope;
@@ -40,7 +80,9 @@ static struct node *read_name(struct parser *p, const struct token *name)
     switch (s->kind) {
     case SYMBOL_SIZE:
     case SYMBOL_LET:
-        return tree_leaf(p, NODE_SLOT, s->type, s->index, 0, name);
+        return read_slot(p, name, s, scope->as);
+    case SYMBOL_AGAIN:
+        return read_again(p, scope->agains[s->index]);
     case SYMBOL_DEVICE:
         return tree_leaf(p, NODE_ON_CPU, EXPR_TRUTH, s->index, 0, name);
     case SYMBOL_ATTR:
@@ -75,7 +117,7 @@ static const struct function functions[] = {
     { "present", "p", NODE_HAS_ATTR, NULL }, { "wanted", "w", NODE_HAS_TENSOR, NULL },
     { "is", "yd", NODE_IS_TYPE, NULL },      { "sizeof", "y", NODE_SIZEOF, NULL },
     { "pow", "ff", NODE_POW, NULL },         { "fits32", "i", NODE_FITS32, NULL },
-    { "stride", "ti", NODE_STRIDE, NULL },
+    { "stride", "ti", NODE_STRIDE, NULL },   { "gcd", "ii", NODE_GCD, NULL },
 };
 
 // The tensor whose name the lexer stands at.
@@ -206,6 +248,16 @@ static struct node *read_more_fits(struct parser *p, const struct function *f,
     return all;
 }
 
+// min(a, b, c) is min(min(a, b), c).
+static struct node *read_another(struct parser *p, const struct function *f,
+                                 const struct token *name, struct node *call)
+{
+    struct node *first = tree_combine(p, f->kind, name, call->args[0], call->args[1]);
+    call->n_args = 1;
+    call->args[0] = first;
+    return first && read_value(p, f, NUMBER, call) ? call : NULL;
+}
+
 static struct node *read_call(struct parser *p, const struct token *name)
 {
     const struct function *f = tree_function(p, functions, sizeof functions / sizeof *functions,
@@ -226,6 +278,9 @@ static struct node *read_call(struct parser *p, const struct token *name)
         call->type = EXPR_TRUTH;
         call = read_more_fits(p, f, name, call);
     }
+    while ((f->kind == NODE_MIN || f->kind == NODE_MAX) && lex_accept(p->lx, ','))
+        if (!(call = read_another(p, f, name, call)))
+            return NULL;
     p->parens--;
     if (!call || !lex_expect(p->lx, ')', "')' after the arguments of the function"))
         return NULL;

@@ -151,6 +151,7 @@ static const struct directive {
     { "words", read_words, TOP },
     { "shape", shape_read_line, TOP },
     { "let", let_read, TOP },
+    { "again", again_read, TOP },
     { "require", require_read, TOP },
     { "check", report_read, TOP },
     { "saved", temps_read, TOP },
@@ -181,6 +182,7 @@ static const struct directive {
     { "when", section_read_condition, STEP },
     { "otherwise", section_read_condition, STEP },
     { "bind", section_read_bind, LAUNCH },
+    { "as", again_read_as, LAUNCH },
     { "tf32", matmul_read_tf32, MATMUL },
 };
 

@@ -108,6 +108,10 @@ bool schema_read_value(struct reader *r, int attr,
 // let.c
 bool let_read(struct reader *r);
 
+// again.c
+bool again_read(struct reader *r);    // `again`: lets once more, with other values
+bool again_read_as(struct reader *r); // `as`: of a launch
+
 // shape.c
 enum shape_use { SHAPE_INPUT, SHAPE_OPTIONAL_INPUT, SHAPE_RESULT };
 bool shape_read(struct reader *r, enum shape_use use, struct shape *out);

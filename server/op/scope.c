@@ -16,6 +16,7 @@ const char *symbol_describe(enum symbol_kind kind)
         [SYMBOL_DEVICE] = "a device",
         [SYMBOL_FORMULA] = "the name of a formula",
         [SYMBOL_CHECK] = "a check",
+        [SYMBOL_AGAIN] = "the name of an 'again' line",
     };
     return words[kind];
 }
@@ -47,7 +48,8 @@ bool scope_add(struct scope *s, const struct symbol *symbol, struct lexer *lx)
 void scope_init(struct scope *s, const struct op *op)
 {
     s->op = op;
-    s->n = 0;
+    s->n = s->n_agains = 0;
+    s->as = NULL;
     s->symbols[s->n++] = (struct symbol){ "scalar_t", SYMBOL_TYPE, TYPE_SCALAR, EXPR_INT, 0 };
     s->symbols[s->n++] = (struct symbol){ "acc_t", SYMBOL_TYPE, TYPE_ACC, EXPR_INT, 0 };
     s->symbols[s->n++] = (struct symbol){ "cpu", SYMBOL_DEVICE, 1, EXPR_INT, 0 };

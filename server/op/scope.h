@@ -20,6 +20,7 @@ enum symbol_kind {
     SYMBOL_FORMULA, // an intermediate: index is its line's place in the formula_set
     SYMBOL_DEVICE,  // cpu (index 1) and cuda (0)
     SYMBOL_CHECK,   // index of the check
+    SYMBOL_AGAIN,   // of the lets once more, with other values: index of the `again`
 };
 
 struct symbol {
@@ -30,14 +31,36 @@ struct symbol {
     int line;            // where it was defined; 0: by the language
 };
 
-enum { SCOPE_MAX_SYMBOLS = 512 };
+enum {
+    SCOPE_MAX_SYMBOLS = 512,
+    SCOPE_MAX_AGAINS = 8,
+    AGAIN_MAX_NAMES = 16,
+    AGAIN_MAX_TERMS = 4096, // of an expression, where it is written without names for parts of it
+};
+
+// What stands for a dimension or let in the lets of an `again`; NULL: that itself.
+struct again_value {
+    const struct node *node;
+    unsigned terms;
+};
+
+struct again {
+    const struct reader *reader;
+    int n_rules; // that have been looked at
+    struct again_value of[ENV_MAX_SLOTS];
+};
+
+// NULL: it has the value that it has elsewhere.
+const struct again_value *again_find(struct again *a, int slot);
 
 struct scope {
     const struct op *op;
     bool shaped[TENSOR_COUNT]; // its shape has been given
     bool saved[OP_MAX_TEMPS];
     bool attr_used[OP_MAX_ATTRS]; // in some expression
-    int n;
+    struct again *agains[SCOPE_MAX_AGAINS];
+    struct again *as; // that plain names are of; NULL: of none
+    int n_agains, n;
     struct symbol symbols[SCOPE_MAX_SYMBOLS];
 };
 

@@ -8,7 +8,9 @@ bool section_end_launch(struct reader *r)
         return true;
     r->lx.line = launch->line;
     r->chained = launch->when != NULL;
-    return launch->kind != STEP_LAUNCH || bind_launch(r, launch);
+    bool ok = launch->kind != STEP_LAUNCH || bind_launch(r, launch);
+    r->scope.as = NULL;
+    return ok;
 }
 
 // Is the tensor made in this section: written by one of its steps, or zeroed?

@@ -37,6 +37,7 @@ enum node_kind {
     NODE_DIV,
     NODE_MOD,
     NODE_CDIV,
+    NODE_GCD,
     NODE_MIN,
     NODE_MAX,
     NODE_POW, // of floats only
@@ -84,6 +85,7 @@ struct parser {
     const struct dialect *dialect;
     void *data; // the dialect's
     int depth, parens, n_terms;
+    unsigned n_again; // terms behind names of an `again`
     int n_open; // operands that wait for the one being read
 };
 

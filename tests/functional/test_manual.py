@@ -172,6 +172,7 @@ shape y [...S, N]
 scratch m [3, 3]
 scratch z [3, 3]
 scratch t [...S, 1]
+again BACK : N = n
 forward
 kernel write
 backward grad_x

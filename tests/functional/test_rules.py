@@ -117,7 +117,7 @@ WORDS = """\
 //! let     F = a * N - 2.25
 //! require Q > -1000 || "two" == s && F < 1e3 : "it's {Q} of '{s}', {a} {x} {m} {F} {k} {t} {n / 0}"
 //! shape   y [max(0, Q / BY + 3), max(0, Q % BY + 3), max(0, cdiv(Q, BY) + 3), pow2(Q), \\
-//!           fits32(Q * 200000000) + 1, max(floor(F), -F > 2 ? 1 : 2), min(N, 4) + max(Q, 0), ...S]
+//!           fits32(Q * 200000000) + 1, max(floor(F), -F > 2 ? 1 : 2), min(N, 4) + max(Q, 0), gcd(Q, 12) + gcd(0, N), ...S]
 //! shape   z [floor(pow(N, a) + 1), size(x, -1), rank(x) + numel(y), sizeof(acc_t) + is(type_t, bool), \\
 //!           present(m) ? size(m, 0) : 3, !(N > 2) && t || cpu, (N < 3) + (C != N), -(-N)]
 """

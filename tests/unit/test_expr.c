@@ -225,6 +225,12 @@ static void test_functions(void **state)
     gives(w, "cdiv(0, 256)", 0);
     gives(w, "min(3, -4)", -4);
     gives(w, "max(3, -4)", 3);
+    gives(w, "max(3, 5, 4)", 5);
+    gives(w, "min(3, 5, -4, 2) + 1", -3);
+    gives_float(w, "min(3, 0.5, 4)", 0.5);
+    gives(w, "gcd(12, 18)", 6);
+    gives(w, "gcd(-12, 0)", 12);
+    gives(w, "gcd(0, 0)", 0);
     gives(w, "pow2(0)", 1);
     gives(w, "pow2(5)", 8);
     gives(w, "pow2(64)", 64);

@@ -232,6 +232,42 @@ static void test_shapes(void **state)
     }
 }
 
+static void test_again(void **state)
+{
+    (void)state;
+    refuse_top("//! again", "t.cu:7: expected a name, got the end of the line");
+    refuse_top("//! again N : C = 1",
+               "t.cu:7: 'N' is defined twice: it is a dimension since line 4");
+    refuse_top("//! again B C = 1",
+               "t.cu:7: expected ':' and the names that are to have other values, got 'C'");
+    refuse_top("//! again B : Q = 1",
+               "t.cu:7: 'Q' is not defined here, expected a dimension or let");
+    refuse_top("//! again B : x = 1", "t.cu:7: 'x' is a tensor, expected a dimension or let");
+    refuse_top("//! again B : N, N = 1, 2", "t.cu:7: 'N' stands twice");
+    refuse_top("//! again B : N, C = 1",
+               "t.cu:7: expected ',' and another value, got the end of the line");
+    refuse_top("//! again B : N = 1, 2", "t.cu:7: expected the end of the line, got ','");
+    refuse_top("//! again B : N = 0.5",
+               "t.cu:7: '0.5' is a float, but 'N' is an integer; expected the same");
+    refuse_top("//! let f = 0.5\n//! again B : f = N",
+               "t.cu:8: 'N' is an integer, but 'f' is a float; expected the same");
+    refuse_top("//! again B : N = C\n//! let A = B", "t.cu:8: expected '.' and a dimension or let, "
+                                                    "got the end of the line");
+    refuse_top("//! again B : N = C\n//! let A = B.x",
+               "t.cu:8: 'x' is a tensor, expected a dimension or let");
+    refuse_top("//! again B : N = C\n//! let A = B.Q",
+               "t.cu:8: 'Q' is not defined here, expected a dimension or let");
+    refuse_forward("//! kernel k as N",
+                   "t.cu:8: 'N' is a dimension, expected the name of an 'again' line");
+    refuse_forward("//! as N", "t.cu:8: 'as' without its kernel, expected below a 'kernel' line");
+    char text[4096] = "//! let L0 = N + N";
+    for (int i = 1; i < 16; i++)
+        snprintf(text + strlen(text), 64, "\n//! let L%d = L%d + L%d", i, i - 1, i - 1);
+    strcat(text, "\n//! again B : N = C\n//! let A = B.L9\n//! let D = B.L15");
+    refuse_top(text, "t.cu:25: with all that 'L15' is made of, the expression has more than 4096 "
+                     "steps");
+}
+
 static void test_lets_and_requires(void **state)
 {
     (void)state;
@@ -239,7 +275,7 @@ static void test_lets_and_requires(void **state)
     refuse_top("//! let N = 3", "t.cu:7: 'N' is defined twice: it is a dimension since line 4");
     refuse_top("//! let Q", "t.cu:7: expected '=', got the end of the line");
     refuse_top("//! let = 3", "t.cu:7: expected a name, got '='");
-    refuse_top("//! let A, B = p, p", "t.cu:7: p is a list of 2; write p[0] for an element");
+    refuse_top("//! let A, B = p, p", "t.cu:7: expected the end of the line, got ','");
     refuse_top("//! let A, B = 3",
                "t.cu:7: expected ',' and another value, got the end of the line");
     refuse_top("//! let A, B = 3, 4, 5", "t.cu:7: expected the end of the line, got ','");
@@ -248,7 +284,12 @@ static void test_lets_and_requires(void **state)
     refuse_top("//! let Q, R = 3, Q",
                "t.cu:7: 'Q' is not defined here, expected a dimension, let or attribute");
     refuse_top("//! let A, = 3", "t.cu:7: expected a name, got '='");
-    refuse_top("//! let A, B, C1, D, E = 1", "t.cu:7: more than 4 names in a let");
+    refuse_top("//! let A, B, C1, D, E = 1",
+               "t.cu:7: expected ',' and another value, got the end of the line");
+    refuse_top("//! let A, B, C1 = 1, p, 2", "t.cu:7: expected the end of the line, got ','");
+    refuse_top("//! let A, B, C1 = 1, 2, p", "t.cu:7: p is a list of 2; write p[0] for an element");
+    refuse_top("//! let A, B, C1, D = p, 1",
+               "t.cu:7: expected ',' and another value, got the end of the line");
     refuse_top("//! let Q = Q + 1",
                "t.cu:7: 'Q' is not defined here, expected a dimension, let or attribute");
     refuse_top("//! let Q = wanted(x)",
@@ -516,6 +557,7 @@ int main(void)
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_strided),
         cmocka_unit_test(test_temps),
+        cmocka_unit_test(test_again),
         cmocka_unit_test(test_lets_and_requires),
         cmocka_unit_test(test_sections),
         cmocka_unit_test(test_launches),

@@ -319,10 +319,18 @@ static void test_binding(void **state)
            "t.cu:7: 'b' is not defined here, expected a dimension, let or attribute");
     refuse("//! kernel k<3>", "__global__ void k(float *y) {}",
            "t.cu:7: 'k' is no template, expected its name without <...>");
-    refuse("//! kernel k", "template <class T, int N> __global__ void k(T *y) {}",
+    refuse("//! kernel k", "template <class T, int V> __global__ void k(T *y) {}",
+           "t.cu:7: 'k' is a template of 2 parameters, expected k<...>; 'V' is not bound, and "
+           "names no dimension, let or attribute");
+    refuse("//! kernel k", "template <class T, class U> __global__ void k(T *y, U *n) {}",
            "t.cu:7: 'k' is a template of 2 parameters, expected k<...>");
-    refuse("//! kernel k", "template <int N> __global__ void k(float *y) {}",
-           "t.cu:7: 'k' is a template of 1 parameters, expected k<...>");
+    refuse("//! kernel k bind V = 0.5", "template <int V> __global__ void k(float *y) {}",
+           "t.cu:7: template parameter 'V' of 'k' would be '0.5', a float");
+    refuse("//! kernel k bind V = y", "template <int V> __global__ void k(float *y) {}",
+           "t.cu:7: 'k' is a template of 1 parameters, expected k<...>; 'V' is not bound, and "
+           "names no dimension, let or attribute");
+    refuse("//! kernel k<3> bind V = 4", "template <int V> __global__ void k(float *y) {}",
+           "t.cu:7: bind of 'V', which is no parameter of kernel 'k'");
     refuse("//! kernel k", "template <class... T> __global__ void k(float *y) {}",
            "t.cu:7: 'k' is a template of 1 parameters, expected k<...>");
     refuse("//! kernel k<scalar_t, 3>", "template <class T> __global__ void k(T *y) {}",

@@ -75,6 +75,13 @@ class Arithmetic:
     def remainder(self, a: Any, b: Any) -> Any:
         return a - self.quotient(a, b) * b
 
+    def common_divisor(self, a: Any, b: Any) -> Any:
+        self.check(a != -(2**63) and b != -(2**63), lambda: "overflow")
+        a, b = abs(a), abs(b)
+        while b != 0:
+            a, b = b, a % b
+        return a
+
     def least(self, a: Any, b: Any) -> Any:
         return b if b < a else a
 
@@ -110,6 +117,7 @@ WORDS: dict[str, tuple[int, Any]] = {
     "//": (2, "quotient"),
     "%": (2, "remainder"),
     "cdiv()": (2, "round_up"),
+    "gcd()": (2, "common_divisor"),
     "min()": (2, "least"),
     "max()": (2, "most"),
     "pow()": (2, "power"),
