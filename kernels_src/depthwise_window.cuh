@@ -108,23 +108,23 @@ __device__ __forceinline__ void convolve_window(const T *__restrict__ input,
 }
 
 template <class T, int KH, int KW, int SH, int SW, int DH, int DW, int LEAD, int EVEN, int TILES,
-          int ROWS, bool ALL>
+          int WINDOW_ROWS, bool ALL>
 __global__ void __launch_bounds__(WINDOW_THREADS)
     depthwise_forward_window(const T *__restrict__ input, const T *__restrict__ weight,
                              const T *__restrict__ bias, T *__restrict__ output, tile_shape s)
 {
-    convolve_window<T, KH, KW, SH, SW, DH, DW, LEAD, EVEN, TILES, ROWS, ALL, false>(
+    convolve_window<T, KH, KW, SH, SW, DH, DW, LEAD, EVEN, TILES, WINDOW_ROWS, ALL, false>(
         input, weight, bias, output, s);
 }
 
 // Of stride 1: a convolution of grad_output with the window turned round.
-template <class T, int KH, int KW, int DH, int DW, int LEAD, int EVEN, int TILES, int ROWS,
-          bool ALL>
+template <class T, int KH, int KW, int DH, int DW, int LEAD, int EVEN, int TILES,
+          int WINDOW_ROWS, bool ALL>
 __global__ void __launch_bounds__(WINDOW_THREADS)
     depthwise_grad_input_window(const T *__restrict__ grad_output, const T *__restrict__ weight,
                                 T *__restrict__ grad_input, tile_shape s)
 {
-    convolve_window<T, KH, KW, 1, 1, DH, DW, LEAD, EVEN, TILES, ROWS, ALL, true>(
+    convolve_window<T, KH, KW, 1, 1, DH, DW, LEAD, EVEN, TILES, WINDOW_ROWS, ALL, true>(
         grad_output, weight, nullptr, grad_input, s);
 }
 
