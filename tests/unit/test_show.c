@@ -124,7 +124,7 @@ static void test_binding(void **state)
           "template <class T> __global__ void k(const T *x, T *y, int n) {}\n",
           "7: no kernel 'q' in this file", "q<" },
         { "//! forward\n//!   kernel  k\n//!   grid    1\n"
-          "template <class T, int N> __global__ void k(const T *x, T *y) {}\n",
+          "template <class T, int V> __global__ void k(const T *x, T *y) {}\n",
           "7: 'k' is a template", "k" },
         { "//! forward\n//!   kernel  k<scalar_t>\n//!   bind    m = numel(x)\n"
           "template <class T> __global__ void k(const T *x, T *y) {}\n",
