@@ -109,6 +109,14 @@ bool guess_is_of_block(const struct proposal *p, const struct signature *k, cons
     return n > 0;
 }
 
+static struct guessed_tensor *find_tensor(struct proposal *p, const char *name)
+{
+    for (int i = 0; i < p->n_tensors; i++)
+        if (strcmp(p->tensors[i].name, name) == 0)
+            return &p->tensors[i];
+    return NULL;
+}
+
 enum { STORED = 1, ATOMIC = 2, READ_FIRST = 4 };
 
 // What happens to it where a pointer's name ends: 'name[i] = v', 'name[i] += v', something else.
@@ -165,8 +173,9 @@ bool guess_is_written(struct proposal *p, const struct signature *k,
     const struct signature_param *last = NULL;
     if (!param->type || param->kind == PARAM_VALUE || !param->writes)
         return false;
-    if (guess_find_made(p, param->name) && !(find_stores(p, k, param) & (STORED | ATOMIC)))
-        return false;
+    if ((guess_find_made(p, param->name) || find_tensor(p, param->name)) &&
+        !(find_stores(p, k, param) & (STORED | ATOMIC)))
+        return false; // it has another part
     for (int i = 0; i < k->n_params; i++) {
         const struct signature_param *other = &k->params[i];
         if (!other->type || other->kind == PARAM_VALUE)
@@ -175,8 +184,12 @@ bool guess_is_written(struct proposal *p, const struct signature *k,
         some_stored = some_stored || find_stores(p, k, other) & (STORED | ATOMIC);
         last = other;
     }
+    if (find_stores(p, k, param) & (STORED | ATOMIC))
+        return true;
+    if (some_stored && guess_is_backward(k->name) && !guess_is_grad(param->name))
+        return false; // what forward has made, without const
     return (some_const && !guess_is_one_of(param->name, WORDS("mask"))) ||
-           find_stores(p, k, param) & (STORED | ATOMIC) || (!some_stored && param == last);
+           (!some_stored && param == last);
 }
 
 // --- what parameters are
@@ -192,6 +205,12 @@ const char *guess_dtype(const char *type)
         { "long long", "int64" },
         { "int64_t", "int64" },
         { "long int", "int64" },
+        { "unsigned", "int32" }, // as which PyTorch has their bits
+        { "unsigned int", "int32" },
+        { "uint32_t", "int32" },
+        { "unsigned long long", "int64" },
+        { "unsigned long long int", "int64" },
+        { "uint64_t", "int64" },
         { "short", "int16" },
         { "int16_t", "int16" },
         { "char", "int8" },
@@ -270,14 +289,6 @@ const char *guess_template_arg(struct proposal *p, const struct signature *k, in
            : guess_has_part(t->name, WORDS("warp", "tile"))           ? "32"
            : guess_has_part(t->name, WORDS("block", "thread", "size")) ? "256"
                                                                       : "1";
-}
-
-static struct guessed_tensor *find_tensor(struct proposal *p, const char *name)
-{
-    for (int i = 0; i < p->n_tensors; i++)
-        if (strcmp(p->tensors[i].name, name) == 0)
-            return &p->tensors[i];
-    return NULL;
 }
 
 struct guessed_tensor *guess_find_made(struct proposal *p, const char *name)
@@ -436,14 +447,13 @@ const struct guessed_tensor *guess_gradient(struct proposal *p, const char *name
     const struct guessed_tensor *nth = NULL;
     for (int i = 0; i < p->n_tensors; i++) {
         const struct guessed_tensor *t = &p->tensors[i];
-        if (t->role != role)
-            continue;
+        if (t->role != role || (guess_dtype(t->type) && !strstr(guess_dtype(t->type), "float")))
+            continue; // no gradient is of integers
         if (strcasecmp(t->name, base) == 0 ||
             (strlen(base) >= 3 &&
              (strcasestr(t->name, base) == t->name || strcasestr(base, t->name) == base)))
             return t;
-        bool integer = t->type && guess_dtype(t->type) && strstr(guess_dtype(t->type), "int");
-        if (n-- == 0 && !integer)
+        if (n-- == 0)
             nth = t;
     }
     return nth;

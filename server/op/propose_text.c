@@ -45,6 +45,23 @@ void propose_write_schema(struct proposal *p)
     buf_append_str(p->out, n_outputs == 1 ? "\n" : ")\n");
 }
 
+// A line for each dtype, not for each tensor: an operator has few types.
+static void write_types(struct proposal *p, const char *const *told)
+{
+    for (int i = 0; i < p->n_tensors; i++) {
+        bool first = told[i] != NULL;
+        for (int k = 0; k < i && first; k++)
+            first = !told[k] || strcmp(told[k], told[i]) != 0;
+        if (!first)
+            continue;
+        buf_printf(p->out, "//! type    %s :", told[i]);
+        for (int k = i; k < p->n_tensors; k++)
+            if (told[k] && strcmp(told[k], told[i]) == 0)
+                buf_printf(p->out, " %s", p->tensors[k].name);
+        buf_append_str(p->out, "\n");
+    }
+}
+
 void propose_write_types(struct proposal *p)
 {
     const char *scalar = NULL;
@@ -69,18 +86,17 @@ void propose_write_types(struct proposal *p)
                                      : "float32");
     if (open)
         ask(p, "float16 and bfloat16, too?");
+    const char *told[MAX_NAMES]; // of each tensor, the dtype that its line says; NULL: none does
     for (int i = 0; i < p->n_tensors; i++) {
         const struct guessed_tensor *t = &p->tensors[i];
-        bool told = strcmp(t->type, "scalar_t") == 0 || // float64's acc_t is that, too
-                    strcmp(t->type, "acc_t") == 0 ||
-                    (has_inputs && strcmp(t->type, scalar) == 0);
-        if (told || t->role == SAVED)
-            continue;
-        if (guess_dtype(t->type))
-            buf_printf(p->out, "//! type    %s : %s\n", guess_dtype(t->type), t->name);
-        else
+        bool plain = strcmp(t->type, "scalar_t") == 0 || // float64's acc_t is that, too
+                     strcmp(t->type, "acc_t") == 0 ||
+                     (has_inputs && strcmp(t->type, scalar) == 0);
+        told[i] = plain || t->role == SAVED ? NULL : guess_dtype(t->type);
+        if (!plain && t->role != SAVED && !told[i])
             buf_printf(p->out, "// ? %s points to %s" PROPOSE_MISSING "\n", t->name, t->type);
     }
+    write_types(p, told);
 }
 
 // "[N, C]"; of one name alone that of the total.
@@ -376,9 +392,9 @@ void propose_write_section(struct proposal *p, bool backward)
         buf_append_str(p->out, "//! forward\n");
     } else {
         bool made[MAX_NAMES] = { false };
-        int n = 0, n_made = 0;
+        int n = 0;
         for (int k = 0; k < p->n_kernels; k++)
-            for (int i = 0; p->backward[k] && i < p->kernels[k]->n_params; i++) {
+            for (int i = 0, n_made = 0; p->backward[k] && i < p->kernels[k]->n_params; i++) {
                 const struct signature_param *param = &p->kernels[k]->params[i];
                 if (!guess_is_written(p, p->kernels[k], param))
                     continue;

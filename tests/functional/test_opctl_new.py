@@ -343,3 +343,44 @@ def test_kernels_that_stay_in_a_file_of_their_own(tmp_path):
     (tmp_path / "made.cu").write_text(done.stdout)
     checked = run("--socket", tmp_path / "none", "check", "--target", "cpu", tmp_path / "made.cu")
     assert checked.returncode == GOOD, checked.stderr
+
+
+GATHER = """\
+__global__ void gather_forward(const float *x, const long *row, const long *column, const unsigned *mark, const int *n1,
+                               const int *n2, const bool *b1, const bool *b2, unsigned char *kind, double *sum, float *y,
+                               int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n)
+        return;
+    y[i] = b1[i] && b2[i] && mark[i] ? x[row[i] + column[i]] * n1[i] * n2[i] : 0;
+    kind[i] = 1;
+    sum[i] = y[i];
+}
+__global__ void gather_backward(const long *row, const long *column, unsigned char *kind, const float *grad_y,
+                                float *grads, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n && kind[i])
+        atomicAdd(&grads[row[i] + column[i]], grad_y[i]);
+}
+__global__ void again_backward(long *row, const float *grad_y, float *grads, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        atomicAdd(&grads[row[i]], grad_y[i]);
+}
+"""
+
+
+def test_many_integers_and_what_backward_reads_without_const(tmp_path):
+    """A line for each dtype; no gradient of integers; 'grads' in two kernels is the same."""
+    lines, _, done = new(tmp_path, GATHER)
+    assert [line for line in lines if line.startswith(("type", "saved", "backward", "bind"))] == [
+        "type int64 : row column", "type int32 : mark n1 n2", "type bool : b1 b2", "type float64 : sum",
+        "saved kind uint8 [n]", "backward grad_x", "bind grads = grad_x", "bind grads = grad_x",
+    ]  # fmt: skip
+    assert "it loads" in done.stderr
+    (tmp_path / "made.cu").write_text(done.stdout)
+    checked = run("--socket", tmp_path / "none", "check", "--target", "cpu", tmp_path / "made.cu")
+    assert checked.returncode == GOOD, checked.stderr
