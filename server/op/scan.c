@@ -50,6 +50,51 @@ static char *skip_comment(char *p, const char *end)
     return close ? close + 2 : (char *)end;
 }
 
+static const char *skip_blanks(const char *p, const char *end)
+{
+    while (p < end && (*p == ' ' || *p == '\t'))
+        p++;
+    return p;
+}
+
+// Whether the directive whose '#' stands at p begins so.
+static bool is_directive(const char *p, const char *end, const char *word)
+{
+    size_t n = strlen(word);
+    p = skip_blanks(p + 1, end);
+    return (size_t)(end - p) >= n && memcmp(p, word, n) == 0;
+}
+
+static bool is_if_zero(const char *p, const char *end)
+{
+    if (!is_directive(p, end, "if"))
+        return false;
+    const char *value = skip_blanks(skip_blanks(p + 1, end) + 2, end);
+    return value < end && *value == '0' && value[-1] != 'f' &&
+           (value + 1 == end || isspace((unsigned char)value[1]));
+}
+
+// From an `#if 0` to the `#else`, `#elif` or `#endif` that ends what nobody compiles.
+static char *skip_dead(char *p, const char *end)
+{
+    bool line_start = true;
+    for (int depth = 0; p < end;) {
+        if (*p == '/' && end - p > 1 && (p[1] == '/' || p[1] == '*')) {
+            p = skip_comment(p, end);
+        } else if (*p == '#' && line_start) {
+            bool ends = is_directive(p, end, "endif");
+            if (depth == 1 && (ends || is_directive(p, end, "el")))
+                return p;
+            depth += is_directive(p, end, "if") - ends;
+            p = skip_line(p, end);
+        } else {
+            line_start = *p == '\n' || (line_start && isspace((unsigned char)*p));
+            p++;
+        }
+    }
+    return p;
+}
+
 void scan_blank(char *text, size_t size)
 {
     char *p = text;
@@ -62,7 +107,7 @@ void scan_blank(char *text, size_t size)
         if (*p == '/' && more && (p[1] == '/' || p[1] == '*'))
             p = skip_comment(p, end);
         else if (*p == '#' && line_start)
-            p = skip_line(p, end);
+            p = is_if_zero(p, end) ? skip_dead(p, end) : skip_line(p, end);
         else if (*p == 'R' && more && p[1] == '"' && !after_word)
             p = skip_raw_string(p, end);
         else if (*p == '"' || (*p == '\'' && !after_word)) // 1'000 is a number

@@ -384,6 +384,25 @@ static void test_binding(void **state)
            "t.cu:8: kernel 'k': parameter 2 is a reference, which a kernel cannot take");
 }
 
+// What nobody compiles is not there.
+static void test_if_zero(void **state)
+{
+    (void)state;
+    refuse("//! kernel k", "#if 0\n__global__ void k(float *y, int N) {}\n#endif\n",
+           "t.cu:7: no kernel 'k' in this file, expected '__global__ void k(...)'");
+    refuse("//! kernel k", "#if 0\n#if A\n#else\n__global__ void k(float *y) {}\n#endif",
+           "t.cu:7: no kernel 'k' in this file, expected '__global__ void k(...)'");
+    refuse("//! kernel k",
+           "#  if\t0 // not\n__global__ void k(float *y) {}\n# else\n"
+           "__global__ void k(float *y, int q) {}\n#endif",
+           "t.cu:11: kernel 'k' has parameter 'q', which names no tensor, size, let or attribute "
+           "(or add \"bind q = ...\")");
+    op_unref(parse_text(TOP "//! kernel k\n#if 0\n it's /*\n#endif\n*/ #if 0\n # ifdef A\n #endif\n"
+                            "#elif B\n__global__ void k(float *y) {}\n#endif"));
+    op_unref(parse_text(TOP "//! kernel k\n#if 01\n#if0\n#if 0x1\n"
+                            "__global__ void k(float *y) {}\n"));
+}
+
 static void test_twice(void **state)
 {
     (void)state;
@@ -398,6 +417,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forms),     cmocka_unit_test(test_templates),
+        cmocka_unit_test(test_if_zero),
         cmocka_unit_test(test_pointers),  cmocka_unit_test(test_values),
         cmocka_unit_test(test_accessors), cmocka_unit_test(test_problems),
         cmocka_unit_test(test_aliases),   cmocka_unit_test(test_many_aliases),
