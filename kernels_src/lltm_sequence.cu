@@ -33,7 +33,7 @@
 //
 //! forward
 //!   matmul  matrix(gates, T*B, 3*S) = matrix(inputs, T*B, I) @ matrix(weights, 3*S, I, K, S).T
-//!   kernel  lltm_walk<scalar_t, ROWS> when WALK grid cdiv(B, ROWS) block 1024 bind steps = T
+//!   kernel  lltm_walk when WALK grid cdiv(B, ROWS) block 1024 bind steps = T
 //!   shared  3*S*(S + 8)*sizeof(scalar_t) + 3*ROWS*S*sizeof(acc_t)
 //!   repeat t < T
 //!     matmul matrix(gates, B, 3*S, 3*S, t*3*n) += h0 @ matrix(weights, 3*S, S, K).T
@@ -47,7 +47,7 @@
 //!   formula c = c0 when T == 0
 //
 //! backward grad_inputs grad_weights grad_bias grad_h0 grad_c0
-//!   kernel  lltm_walk_back<scalar_t, ROWS> when WALK grid cdiv(B, ROWS) block 1024 bind steps = T
+//!   kernel  lltm_walk_back when WALK grid cdiv(B, ROWS) block 1024 bind steps = T
 //!   shared  3*S*(S + 4)*sizeof(scalar_t) + 7*ROWS*S*sizeof(acc_t)
 //!   repeat t < T
 //!     kernel lltm_step_back when !WALK threads n bind t = last - t

@@ -41,7 +41,7 @@
 //!           gt_assignment is i % 5 - 1 pc_count is 9 im_labels in 0..1
 //!
 //! forward
-//!   kernel  pcl_loss_forward<BLOCK> grid 1 block BLOCK
+//!   kernel  pcl_loss_forward grid 1 block BLOCK
 //! backward grad_pcl_probs by definition
 //!   kernel  pcl_loss_backward
 
