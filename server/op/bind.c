@@ -48,9 +48,9 @@ static int count_unsaid(const struct reader *r, const struct signature *sig)
 {
     int n = r->n_binds;
     for (int i = 0; i < sig->n_params; i++) {
-        const char *name = sig->params[i].name;
-        bool said = scope_find(&r->scope, name, strlen(name)) != NULL;
-        for (int b = 0; b < r->n_binds; b++) {
+        const char *name = sig->params[i].name; // NULL: signature.problem
+        bool said = name && scope_find(&r->scope, name, strlen(name)) != NULL;
+        for (int b = 0; name && b < r->n_binds; b++) {
             bool bound = is_part(r->binds[b].name, name);
             said = said || bound;
             n -= bound;

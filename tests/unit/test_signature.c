@@ -406,6 +406,8 @@ static void test_if_zero(void **state)
 static void test_twice(void **state)
 {
     (void)state;
+    op_unref(parse_text(TOP "//! kernel k\n__global__ void k(float *y, const float *) {}\n"
+                            "__global__ void k(float *y, int N) {}\n"));
     op_unref(parse_text(TOP "//! kernel k\n__global__ void k(float *y, int N);\n"
                             "#ifdef A\n__global__ void k(float *y, int N) {}\n#else\n"
                             "__global__ void k(float *y, int N) { }\n#endif\n"));
