@@ -188,6 +188,9 @@ bool guess_is_written(struct proposal *p, const struct signature *k,
         return true;
     if (some_stored && guess_is_backward(k->name) && !guess_is_grad(param->name))
         return false; // what forward has made, without const
+    if (guess_is_backward(k->name) && guess_is_grad(param->name) &&
+        guess_gradient(p, param->name, INPUT, -1) && !guess_gradient(p, param->name, OUTPUT, -1))
+        return true; // by another pointer
     return (some_const && !guess_is_one_of(param->name, WORDS("mask"))) ||
            (!some_stored && param == last);
 }

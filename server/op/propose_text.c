@@ -173,8 +173,43 @@ static int find_whole(const struct proposal *p)
     return whole;
 }
 
+static bool is_rois(const struct guessed_tensor *t)
+{
+    return t->role == INPUT && guess_has_part(t->name, WORDS("roi"));
+}
+
+static bool has_rois(const struct proposal *p)
+{
+    bool found = false;
+    for (int i = 0; i < p->n_tensors; i++)
+        found = found || (is_rois(&p->tensors[i]) && !p->tensors[i].rank);
+    return found && !guess_is_listed(p->sizes, p->n_sizes, "rois");
+}
+
+// Regions of images: of images all sizes, of regions a row of 5, of results one for each region.
+static void write_of_rois(struct proposal *p, const struct guessed_tensor *t)
+{
+    bool made = t->role == OUTPUT || t->role == SAVED, pooled = false;
+    if (is_rois(t)) {
+        buf_append_str(p->out, "[rois, 5]\n");
+        return;
+    }
+    for (int i = 0; i < p->n_attrs; i++)
+        pooled = pooled || guess_has_part(p->attrs[i].name, WORDS("pooled"));
+    buf_append_str(p->out, made ? "[rois" : "[images");
+    for (int i = 0; i < p->n_sizes; i++)
+        if (!guess_has_part(p->sizes[i], WORDS("roi", "batch")) &&
+            !(made && pooled && guess_has_part(p->sizes[i], WORDS("height", "width"))))
+            buf_printf(p->out, ", %s", p->sizes[i]);
+    for (int i = 0; i < p->n_attrs && made; i++)
+        if (guess_has_part(p->attrs[i].name, WORDS("pooled")))
+            buf_printf(p->out, ", %s", p->attrs[i].name);
+    buf_append_str(p->out, "]\n");
+}
+
 void propose_write_shapes(struct proposal *p)
 {
+    bool of_rois = has_rois(p);
     static const char *const matmul[3] = { "[M, K]", "[K, N]", "[M, N]" };
     int whole = find_whole(p);
     if (p->n_tensors > 1 || p->n_sizes > 1)
@@ -191,9 +226,11 @@ void propose_write_shapes(struct proposal *p)
             else
                 buf_printf(p->out, "//! shape   %s ", t->name);
             bool all_small = round == 0 && i == (whole < 0 ? 0 : whole) && !t->rank;
-            if (write_owned(p, t))
+            if (of_rois)
+                write_of_rois(p, t);
+            else if (write_owned(p, t))
                 continue;
-            if (is_matmul(p))
+            else if (is_matmul(p))
                 buf_printf(p->out, "%s\n", matmul[t->role == OUTPUT || i == 2 ? 2 : i % 2]);
             else if (all_small)
                 write_dims(p, 0, p->n_sizes);
@@ -221,9 +258,15 @@ void propose_write_example(struct proposal *p)
         buf_printf(&line, " %s=[", p->tensors[i].name);
         for (at = at ? at + strlen(key) : "]"; *at && *at != ']';) {
             size_t n = strcspn(at, ",]");
+            bool known = false;
             for (int s = 0; s < p->n_sizes; s++)
-                if (strlen(p->sizes[s]) == n && strncmp(p->sizes[s], at, n) == 0)
+                if (strlen(p->sizes[s]) == n && strncmp(p->sizes[s], at, n) == 0) {
                     buf_printf(&line, "%d", p->n_sizes == 1 ? 1000 : sizes[s % 8]);
+                    known = true;
+                }
+            if (!known)
+                buf_printf(&line, "%.*s", isdigit((unsigned char)*at) ? (int)n : 1,
+                           isdigit((unsigned char)*at) ? at : "2");
             at += n + strspn(at + n, ", ");
             if (*at && *at != ']')
                 buf_append_str(&line, ",");

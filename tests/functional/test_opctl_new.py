@@ -384,3 +384,51 @@ def test_many_integers_and_what_backward_reads_without_const(tmp_path):
     (tmp_path / "made.cu").write_text(done.stdout)
     checked = run("--socket", tmp_path / "none", "check", "--target", "cpu", tmp_path / "made.cu")
     assert checked.returncode == GOOD, checked.stderr
+
+
+POOL = """\
+__global__ void pool_forward(const int nthreads, const float *bottom_data, const float scale, const int channels,
+                             const int height, const int width, const int pooled_height, const int pooled_width,
+                             const float *bottom_rois, float *top_data)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < nthreads) {
+        int w = i % pooled_width, c = i / pooled_width / pooled_height % channels;
+        const float *roi = bottom_rois + i / pooled_width / pooled_height / channels * 5;
+        top_data[i] = bottom_data[(((int)roi[0] * channels + c) * height + (int)(roi[2] * scale)) * width + w];
+    }
+}
+"""
+
+
+def test_regions_of_images(tmp_path):
+    lines, _, done = new(tmp_path, POOL)
+    assert lines[2:8] == [
+        "shape bottom_data [images, channels, height, width]", "shape bottom_rois [rois, 5]",
+        "shape top_data [rois, channels, pooled_height, pooled_width]", "let nthreads = numel(top_data)",
+        "example bottom_data=[2,2,3,4] bottom_rois=[2,5] scale=0.5 pooled_height=1 pooled_width=1", "forward",
+    ]  # fmt: skip
+    assert "it loads" in done.stderr
+
+
+ROWS = """\
+__global__ void rows_forward(float *weights, float *values, float *y, int n)
+{
+    if (threadIdx.x < n)
+        y[threadIdx.x] = weights[threadIdx.x] * values[threadIdx.x];
+}
+__global__ void rows_backward(float *weights, float *values, float *grad_y, float *grad_weights, float *grad_values, int n)
+{
+    float *to = grad_values + threadIdx.x;
+    if (threadIdx.x < n) {
+        grad_weights[threadIdx.x] = grad_y[threadIdx.x] * values[threadIdx.x];
+        *to = grad_y[threadIdx.x] * weights[threadIdx.x];
+    }
+}
+"""
+
+
+def test_a_gradient_that_is_written_by_another_pointer(tmp_path):
+    lines, _, done = new(tmp_path, ROWS)
+    assert lines[0] == "op my_op(Tensor weights, Tensor values) -> Tensor y"
+    assert "backward grad_weights grad_values" in lines and "it loads" in done.stderr
