@@ -117,6 +117,12 @@ namespace opd
         return reinterpret_cast<const ::theirs &>(*this);                                          \
     }
 
+#define OPD_UPDATE(T, OP)                                                                          \
+    template <class U> __device__ __forceinline__ T &operator OP##=(U b)                           \
+    {                                                                                              \
+        return *this = T(*this OP b);                                                              \
+    }
+
 // 16 bits of storage. Every operation is done in float and rounded once, to nearest even.
 // Arithmetic with float gives float, with double double, with an integer the 16-bit type.
 // Mathematical functions take and give float.
@@ -142,22 +148,10 @@ struct half {
         return v;
 #endif
     }
-    template <class T> __device__ __forceinline__ half &operator+=(T b)
-    {
-        return *this = half(*this + b);
-    }
-    template <class T> __device__ __forceinline__ half &operator-=(T b)
-    {
-        return *this = half(*this - b);
-    }
-    template <class T> __device__ __forceinline__ half &operator*=(T b)
-    {
-        return *this = half(*this * b);
-    }
-    template <class T> __device__ __forceinline__ half &operator/=(T b)
-    {
-        return *this = half(*this / b);
-    }
+    OPD_UPDATE(half, +)
+    OPD_UPDATE(half, -)
+    OPD_UPDATE(half, *)
+    OPD_UPDATE(half, /)
 #ifdef __CUDA_FP16_TYPES_EXIST__
     OPD_NVIDIA_16BIT(half, __half)
 #else
@@ -189,22 +183,10 @@ struct bfloat16 {
         return __uint_as_float((uint32_t)x << 16);
 #endif
     }
-    template <class T> __device__ __forceinline__ bfloat16 &operator+=(T b)
-    {
-        return *this = bfloat16(*this + b);
-    }
-    template <class T> __device__ __forceinline__ bfloat16 &operator-=(T b)
-    {
-        return *this = bfloat16(*this - b);
-    }
-    template <class T> __device__ __forceinline__ bfloat16 &operator*=(T b)
-    {
-        return *this = bfloat16(*this * b);
-    }
-    template <class T> __device__ __forceinline__ bfloat16 &operator/=(T b)
-    {
-        return *this = bfloat16(*this / b);
-    }
+    OPD_UPDATE(bfloat16, +)
+    OPD_UPDATE(bfloat16, -)
+    OPD_UPDATE(bfloat16, *)
+    OPD_UPDATE(bfloat16, /)
 #ifdef __CUDA_BF16_TYPES_EXIST__
     OPD_NVIDIA_16BIT(bfloat16, __nv_bfloat16)
 #else
@@ -212,6 +194,7 @@ struct bfloat16 {
 #endif
 };
 #undef OPD_NVIDIA_16BIT
+#undef OPD_UPDATE
 
 // What sums of T are kept in.
 template <class T> struct acc_type {

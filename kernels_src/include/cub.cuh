@@ -603,47 +603,50 @@ template <class T, int X, int N, bool = false, int Y = 1, int Z = 1, int = 0> cl
 #else
 #define OPD_CUB_TRANSPOSES true
 #endif
-template <bool> struct opd_no_room {
-    struct TempStorage {
-        char unused;
+// Where a thread's items lie in memory, and whether they come by shared memory from there.
+template <class T, int X, int N, bool STRIPED, bool TRANSPOSED, int Y, int Z> struct opd_transfer {
+    typedef opd_block<X, Y, Z> block;
+    typedef BlockExchange<T, X, N, false, Y, Z> exchange;
+    enum { APART = STRIPED || TRANSPOSED, STEP = APART ? block::THREADS : 1 };
+    template <bool, int = 0> struct choose {
+        typedef typename exchange::TempStorage type;
     };
+    template <int I> struct choose<false, I> {
+        struct type {
+            char unused;
+        };
+    };
+    typedef typename choose<TRANSPOSED>::type room;
+
+    static OPD_FN int first()
+    {
+        return APART ? block::thread() : block::thread() * N;
+    }
 };
 
 template <class T, int X, int N, BlockLoadAlgorithm A = BLOCK_LOAD_DIRECT, int Y = 1, int Z = 1,
           int = 0>
 class BlockLoad
 {
-    typedef opd_block<X, Y, Z> block;
-    typedef BlockExchange<T, X, N, false, Y, Z> exchange;
-    enum {
-        STRIPED = A == BLOCK_LOAD_STRIPED,
-        TRANSPOSED = OPD_CUB_TRANSPOSES && A >= BLOCK_LOAD_TRANSPOSE,
-    };
-    template <bool, int = 0> struct choose {
-        typedef typename exchange::TempStorage type;
-    };
-    template <int I> struct choose<false, I> {
-        typedef opd_no_room<true>::TempStorage type;
-    };
+    enum { TRANSPOSED = OPD_CUB_TRANSPOSES && A >= BLOCK_LOAD_TRANSPOSE };
+    typedef opd_transfer<T, X, N, A == BLOCK_LOAD_STRIPED, TRANSPOSED, Y, Z> transfer;
 
   public:
-    OPD_CUB_CLASS(BlockLoad, typename choose<TRANSPOSED>::type items)
+    OPD_CUB_CLASS(BlockLoad, typename transfer::room items)
 
     template <class From, class U> OPD_FN void Load(From from, U (&v)[N])
     {
-        Load(from, v, block::THREADS * N);
+        Load(from, v, transfer::block::THREADS * N);
     }
     template <class From, class U> OPD_FN void Load(From from, U (&v)[N], int n)
     {
-        const int thread = block::thread();
-        constexpr bool striped = STRIPED || TRANSPOSED;
-        const int first = striped ? thread : thread * N, step = striped ? block::THREADS : 1;
+        const int first = transfer::first();
 #pragma unroll
         for (int i = 0; i < N; i++)
-            if (first + i * step < n)
-                v[i] = from[first + i * step];
+            if (first + i * transfer::STEP < n)
+                v[i] = from[first + i * transfer::STEP];
         if constexpr (TRANSPOSED)
-            exchange(room.items).StripedToBlocked(v);
+            typename transfer::exchange(room.items).StripedToBlocked(v);
     }
     template <class From, class U, class D> OPD_FN void Load(From from, U (&v)[N], int n, D other)
     {
@@ -658,37 +661,25 @@ template <class T, int X, int N, BlockStoreAlgorithm A = BLOCK_STORE_DIRECT, int
           int = 0>
 class BlockStore
 {
-    typedef opd_block<X, Y, Z> block;
-    typedef BlockExchange<T, X, N, false, Y, Z> exchange;
-    enum {
-        STRIPED = A == BLOCK_STORE_STRIPED,
-        TRANSPOSED = OPD_CUB_TRANSPOSES && A >= BLOCK_STORE_TRANSPOSE,
-    };
-    template <bool, int = 0> struct choose {
-        typedef typename exchange::TempStorage type;
-    };
-    template <int I> struct choose<false, I> {
-        typedef opd_no_room<true>::TempStorage type;
-    };
+    enum { TRANSPOSED = OPD_CUB_TRANSPOSES && A >= BLOCK_STORE_TRANSPOSE };
+    typedef opd_transfer<T, X, N, A == BLOCK_STORE_STRIPED, TRANSPOSED, Y, Z> transfer;
 
   public:
-    OPD_CUB_CLASS(BlockStore, typename choose<TRANSPOSED>::type items)
+    OPD_CUB_CLASS(BlockStore, typename transfer::room items)
 
     template <class To, class U> OPD_FN void Store(To to, U (&v)[N])
     {
-        Store(to, v, block::THREADS * N);
+        Store(to, v, transfer::block::THREADS * N);
     }
     template <class To, class U> OPD_FN void Store(To to, U (&v)[N], int n)
     {
-        const int thread = block::thread();
-        constexpr bool striped = STRIPED || TRANSPOSED;
-        const int first = striped ? thread : thread * N, step = striped ? block::THREADS : 1;
+        const int first = transfer::first();
         if constexpr (TRANSPOSED)
-            exchange(room.items).BlockedToStriped(v);
+            typename transfer::exchange(room.items).BlockedToStriped(v);
 #pragma unroll
         for (int i = 0; i < N; i++)
-            if (first + i * step < n)
-                to[first + i * step] = v[i];
+            if (first + i * transfer::STEP < n)
+                to[first + i * transfer::STEP] = v[i];
     }
 };
 
