@@ -117,12 +117,6 @@ namespace opd
         return reinterpret_cast<const ::theirs &>(*this);                                          \
     }
 
-#define OPD_UPDATE(T, OP)                                                                          \
-    template <class U> __device__ __forceinline__ T &operator OP##=(U b)                           \
-    {                                                                                              \
-        return *this = T(*this OP b);                                                              \
-    }
-
 // 16 bits of storage. Every operation is done in float and rounded once, to nearest even.
 // Arithmetic with float gives float, with double double, with an integer the 16-bit type.
 // Mathematical functions take and give float.
@@ -148,10 +142,22 @@ struct half {
         return v;
 #endif
     }
-    OPD_UPDATE(half, +)
-    OPD_UPDATE(half, -)
-    OPD_UPDATE(half, *)
-    OPD_UPDATE(half, /)
+    template <class T> __device__ __forceinline__ half &operator+=(T b)
+    {
+        return *this = half(*this + b);
+    }
+    template <class T> __device__ __forceinline__ half &operator-=(T b)
+    {
+        return *this = half(*this - b);
+    }
+    template <class T> __device__ __forceinline__ half &operator*=(T b)
+    {
+        return *this = half(*this * b);
+    }
+    template <class T> __device__ __forceinline__ half &operator/=(T b)
+    {
+        return *this = half(*this / b);
+    }
 #ifdef __CUDA_FP16_TYPES_EXIST__
     OPD_NVIDIA_16BIT(half, __half)
 #else
@@ -183,10 +189,22 @@ struct bfloat16 {
         return __uint_as_float((uint32_t)x << 16);
 #endif
     }
-    OPD_UPDATE(bfloat16, +)
-    OPD_UPDATE(bfloat16, -)
-    OPD_UPDATE(bfloat16, *)
-    OPD_UPDATE(bfloat16, /)
+    template <class T> __device__ __forceinline__ bfloat16 &operator+=(T b)
+    {
+        return *this = bfloat16(*this + b);
+    }
+    template <class T> __device__ __forceinline__ bfloat16 &operator-=(T b)
+    {
+        return *this = bfloat16(*this - b);
+    }
+    template <class T> __device__ __forceinline__ bfloat16 &operator*=(T b)
+    {
+        return *this = bfloat16(*this * b);
+    }
+    template <class T> __device__ __forceinline__ bfloat16 &operator/=(T b)
+    {
+        return *this = bfloat16(*this / b);
+    }
 #ifdef __CUDA_BF16_TYPES_EXIST__
     OPD_NVIDIA_16BIT(bfloat16, __nv_bfloat16)
 #else
@@ -194,7 +212,6 @@ struct bfloat16 {
 #endif
 };
 #undef OPD_NVIDIA_16BIT
-#undef OPD_UPDATE
 
 // What sums of T are kept in.
 template <class T> struct acc_type {
