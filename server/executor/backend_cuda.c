@@ -9,6 +9,7 @@
 #include "executor/cuda_context.h"
 #include "executor/cuda_graphs.h"
 #include "executor/cuda_memory.h"
+#include "executor/cuda_report.h"
 #include "executor/prints.h"
 #include "base/mem.h"
 
@@ -383,6 +384,7 @@ const struct backend_ops backend_cuda = {
     .launch = cuda_launch,
     .copy = cuda_copy,
     .fill = cuda_fill,
+    .report = cuda_report_copy,
     .has_graphs = cuda_has_graphs,
     .graph_begin = cuda_graph_begin,
     .graph_step = cuda_graph_step,

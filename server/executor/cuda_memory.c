@@ -81,8 +81,8 @@ void cuda_chunk_unmap(struct backend *be, device_addr addr, uint64_t size)
 
 void cuda_host_register(struct backend *be, void *host, size_t size)
 {
-    cuda_of(be)->cu->cuMemHostRegister(
-        host, size, DRV_HOST_PORTABLE); // where it fails, copies are slower, no more
+    // Where it fails copies are slower, no more.
+    cuda_of(be)->cu->cuMemHostRegister(host, size, DRV_HOST_PORTABLE | DRV_HOST_DEVICE_MAP);
 }
 
 void cuda_host_unregister(struct backend *be, void *host)

@@ -19,6 +19,8 @@ struct cuda_backend {
     struct buf graph_ends;  // size_t, of each step: where its nodes end there
     void *context, *stream;
     struct cuda_blas *blas; // or NULL
+    bool report_tried;
+    void *report; // the kernel of cuda_report.c; or NULL
     struct cuda_marks marks;
     size_t stack; // bytes for each thread that were lowered, or 0
 };

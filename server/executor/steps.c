@@ -123,8 +123,11 @@ static bool run_report(struct steps *s, const struct dev_report *r, struct opd_e
     uint64_t *report = &s->reports[s->n_reports++ % N_REPORTS];
     s->n_own++;
     *report = 0;
-    return regions_resolve(&s->regions, r->src, sizeof *report, &src, err) &&
-           s->ops->copy(s->be, (device_addr)(uintptr_t)report, src, sizeof *report, err);
+    if (!regions_resolve(&s->regions, r->src, sizeof *report, &src, err))
+        return false;
+    return s->ops->report
+               ? s->ops->report(s->be, report, src, err)
+               : s->ops->copy(s->be, (device_addr)(uintptr_t)report, src, sizeof *report, err);
 }
 
 // Host memory. Where it could not be mapped the client has its reply.
