@@ -236,17 +236,15 @@ def test_output_that_cannot_be_written(daemon):
 # ---- the library ----
 
 
+@pytest.mark.unsanitized("a sanitizer's build has no shared library")
 @pytest.mark.skipif(not can_compile(), reason="no C compiler, or no msgpack.h")
 def test_example(daemon, tmp_path):
     library = tmp_path / "libopd.so.0"  # its soname
     library.symlink_to(BUILD / "libopd.so")
     sources = ROOT / "client" / "c"
     program = tmp_path / "example"
-    marks = {"address": b"__asan_init", "thread": b"__tsan_init", "undefined": b"__ubsan_handle"}
-    text = library.read_bytes()
-    flags = [f"-fsanitize={name}" for name, mark in marks.items() if mark in text]
     subprocess.run(
-        ["cc", "-Wall", "-Werror", *flags, f"-I{sources}", sources / "example.c", library, "-o", program],
+        ["cc", "-Wall", "-Werror", f"-I{sources}", sources / "example.c", library, "-o", program],
         check=True, timeout=PATIENCE,
     )  # fmt: skip
     done = subprocess.run(
