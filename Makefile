@@ -199,7 +199,7 @@ $(standin): $(wildcard tests/driver/*.def)
 $(BUILD)/tests/libcuda.so.1: $(standin)
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
-	$(Q)$(LINK) -shared -Wl,-soname,libcuda.so.1 -Wl,-z,defs -o $@ $^ -lpthread -lm
+	$(Q)$(LINK) -shared -Wl,-soname,libcuda.so.1 $(if $(SANITIZE),,-Xlinker -z -Xlinker defs) -o $@ $^ -lpthread -lm
 	$(Q)ln -sf libcuda.so.1 $(@D)/libnvidia-ml.so.1
 
 $(fuzz_programs): $(BUILD)/tests/%: tests/%.c $(archives) Makefile
@@ -354,7 +354,8 @@ bench-requests: $(call built,all programs)
 export ASAN_OPTIONS ?= detect_leaks=1:quarantine_size_mb=16
 export UBSAN_OPTIONS ?= print_stacktrace=1
 export TSAN_OPTIONS ?= halt_on_error=1
-asan_flags = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+# At fixed addresses, the sanitizer's library linked in: a process starts in three quarters of the time.
+asan_flags = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -fno-pie -no-pie -static-libasan -rdynamic
 tsan_flags = -fsanitize=thread
 # Optimized and described as far as a report needs: built in half the time. It is the plain build that warns.
 sanitized = @$(MAKE) --no-print-directory BUILD=build/$(1) OPT='-O1 -g1' WARN= SANITIZE='$($(1)_flags)'
@@ -366,8 +367,8 @@ asan tsan:
 asan-build:
 	$(call sanitized,asan) -j$$(nproc) all programs
 
-# What the compiler makes of the suite's kernels is tested by the plain one.
-asan-conformance: export OPD_CXX = $(abspath tests/quick-c++.sh)
+# What the compiler makes of kernels is tested by the plain one.
+asan-conformance asan-functional: export OPD_CXX = $(abspath tests/quick-c++.sh)
 asan-%:
 	$(call sanitized,asan) $*
 

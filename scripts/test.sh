@@ -136,7 +136,7 @@ cpu)
     step asan-functional run asan-functional
     step conformance run -j2 -Otarget conformance asan-conformance
     step model run -j2 -Otarget SECONDS=60 SEED=1 model asan-model # make model draws a new seed
-    step fuzz run -j2 -Otarget SECONDS=20 fuzz fuzz-daemon
+    step fuzz run -j2 -Otarget SECONDS=20 FUZZ_SECONDS=5 fuzz fuzz-daemon
     ;;
 quick) # a minute on two cores: each layer, by the tests that find most
     prefixes="${prefixes:+build $prefixes}"
