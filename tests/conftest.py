@@ -362,6 +362,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     gc.freeze()  # torch and all that is imported is not looked through at each gc.collect() of a test
+    gc.set_threshold(50_000, 20, 100)  # what tests import later is seldom looked through: a quarter of torch's time
 
 
 @pytest.hookimpl(trylast=True)
