@@ -158,8 +158,11 @@ struct backend_ops {
                  struct opd_err *err);
     bool (*fill)(struct backend *be, device_addr dst, uint8_t byte, size_t size,
                  struct opd_err *err);
-    // optional. As copy() to memory that host_register() has had, where that is slow to begin.
-    bool (*report)(struct backend *be, uint64_t *host, device_addr src, struct opd_err *err);
+    // optional where there are no graphs. 8 bytes into the next of `n` places, a power of two, of
+    // memory that host_register() has had: in turn from the first, also by each launch of a graph
+    // that it is in.
+    bool (*report)(struct backend *be, uint64_t *places, uint32_t n, device_addr src,
+                   struct opd_err *err);
 
     // optional, all or none; `has_graphs` tells whether they work here. What is given to the stream
     // between graph_begin() and graph_end() is not run, but becomes a graph, which graph_launch()

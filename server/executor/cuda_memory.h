@@ -19,8 +19,7 @@ struct cuda_backend {
     struct buf graph_ends;  // size_t, of each step: where its nodes end there
     void *context, *stream;
     struct cuda_blas *blas; // or NULL
-    bool report_tried;
-    void *report; // the kernel of cuda_report.c; or NULL
+    void *report; // the kernel of cuda_report.c; NULL: not loaded yet
     struct cuda_marks marks;
     size_t stack; // bytes for each thread that were lowered, or 0
 };

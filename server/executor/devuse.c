@@ -22,6 +22,7 @@ bool dev_each_use(struct dev_step *step, dev_use_fn *fn, void *data)
     struct dev_fill *fill = (void *)step;
     struct dev_copy *copy = (void *)step;
     struct dev_matmul *m = (void *)step;
+    struct dev_report *report = (void *)step;
     switch (step->type) {
     case DEV_STEP_LAUNCH:
         return use_slots((void *)step, fn, data);
@@ -34,6 +35,8 @@ bool dev_each_use(struct dev_step *step, dev_use_fn *fn, void *data)
         return use_ref(&m->d.ref, m->d.size, true, fn, data) &&
                use_ref(&m->a.ref, m->a.size, false, fn, data) &&
                use_ref(&m->b.ref, m->b.size, false, fn, data);
+    case DEV_STEP_REPORT:
+        return use_ref(&report->src, sizeof(uint64_t), false, fn, data);
     default:
         return true;
     }

@@ -17,7 +17,7 @@ struct dev_use {
 
 typedef bool dev_use_fn(void *data, const struct dev_use *use);
 
-// Of one step, until fn() is false, which it then is. Reports and words have none.
+// Of one step, until fn() is false, which it then is. Words have none.
 bool dev_each_use(struct dev_step *step, dev_use_fn *fn, void *data);
 
 // Of `n` steps in so many bytes; also false where the bytes end before.

@@ -7,7 +7,7 @@
 #include "executor/order.h"
 #include "executor/touches.h"
 
-enum { N_REPORTS = 4 * DEV_MAX_REPORTS }; // in flight
+enum { N_REPORTS = 4 * DEV_MAX_REPORTS }; // in flight; a power of two
 
 static bool fill_slot(struct steps *s, const struct dev_slot *slot, struct opd_err *err)
 {
@@ -105,29 +105,57 @@ static bool run_matmul(struct steps *s, const struct dev_matmul *x, struct opd_e
     return steps_product(s, x, &m, err) && s->ops->matmul(s->be, &m, err);
 }
 
-// Puts what kernels have reported into memory of the host, in stream order.
-static bool run_report(struct steps *s, const struct dev_report *r, struct opd_err *err)
+static bool make_places(struct steps *s, struct opd_err *err)
 {
     size_t size = N_REPORTS * sizeof *s->reports;
-    device_addr src;
-    if (!s->reports) {
-        void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (p == MAP_FAILED)
-            return opd_err_errno(err, OPD_E_out_of_memory, "memory for reports of kernels");
-        if (s->ops->host_register)
-            s->ops->host_register(s->be, p, size);
-        s->reports = p;
-    }
-    if (s->n_own == DEV_MAX_REPORTS)
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return opd_err_errno(err, OPD_E_out_of_memory, "memory for reports of kernels");
+    if (s->ops->host_register)
+        s->ops->host_register(s->be, p, size);
+    s->reports = p;
+    return true;
+}
+
+// The places of the command's next n reports: they tell nothing until the device has.
+static bool clear_places(struct steps *s, size_t n, struct opd_err *err)
+{
+    if (s->n_own + n > DEV_MAX_REPORTS)
         return opd_err_set(err, OPD_E_internal, "more reports than a command can have");
-    uint64_t *report = &s->reports[s->n_reports++ % N_REPORTS];
-    s->n_own++;
-    *report = 0;
-    if (!regions_resolve(&s->regions, r->src, sizeof *report, &src, err))
+    for (size_t i = 0; i < n; i++)
+        s->reports[(s->n_reports + i) % N_REPORTS] = 0;
+    return true;
+}
+
+static void take_places(struct steps *s, size_t n)
+{
+    s->n_reports += n;
+    s->n_own += (uint32_t)n;
+}
+
+static bool give_report(struct steps *s, const struct dev_report *r, struct opd_err *err)
+{
+    uint64_t *place = &s->reports[s->n_reports % N_REPORTS];
+    device_addr src;
+    if (!regions_resolve(&s->regions, r->src, sizeof *place, &src, err))
         return false;
     return s->ops->report
-               ? s->ops->report(s->be, report, src, err)
-               : s->ops->copy(s->be, (device_addr)(uintptr_t)report, src, sizeof *report, err);
+               ? s->ops->report(s->be, s->reports, N_REPORTS, src, err)
+               : s->ops->copy(s->be, (device_addr)(uintptr_t)place, src, sizeof *place, err);
+}
+
+// Puts what kernels have reported into memory of the host, in stream order. In a graph it takes a
+// place each time that is launched.
+static bool run_report(struct steps *s, const struct dev_report *r, struct opd_err *err)
+{
+    if (!s->reports && !make_places(s, err))
+        return false;
+    if (s->records)
+        return give_report(s, r, err);
+    if (!clear_places(s, 1, err) || !give_report(s, r, err))
+        return false;
+    take_places(s, 1);
+    return true;
 }
 
 // Host memory. Where it could not be mapped the client has its reply.
@@ -250,8 +278,10 @@ static struct backend_graph *make_graph(struct steps *s, const uint8_t *at, uint
     struct backend_graph *graph = NULL;
     struct opd_err err = { 0 }, end = { 0 };
     bool begun = s->ops->graph_begin(s->be, &err), good = begun;
+    s->records = true;
     if (begun)
         good = (s->ops->graph_step ? give_in_order : give_steps)(s, at, n, &err);
+    s->records = false;
     if (begun)
         good = s->ops->graph_end(s->be, &graph, &end) && good;
     if (!good) {
@@ -264,16 +294,17 @@ static struct backend_graph *make_graph(struct steps *s, const uint8_t *at, uint
     return good ? graph : NULL;
 }
 
-// The steps of a command before its reports, which go to memory that is another each time, and a
-// client's word.
-static uint64_t count_steps(const struct dev_command *cmd, size_t *out_size)
+// The steps of a command before a client's word, which is another each time.
+static uint64_t count_steps(const struct dev_command *cmd, size_t *out_size, size_t *out_reports)
 {
     const uint8_t *start = (const uint8_t *)(cmd + 1), *at = start;
     uint64_t n = 0;
+    *out_reports = 0;
     for (const struct dev_step *step; n < cmd->size; n++, at += step->size) {
         step = (const struct dev_step *)(const void *)at;
-        if (step->type == DEV_STEP_REPORT || step->type == DEV_STEP_WORD)
+        if (step->type == DEV_STEP_WORD)
             break;
+        *out_reports += step->type == DEV_STEP_REPORT;
     }
     *out_size = (size_t)(at - start);
     return n;
@@ -283,8 +314,8 @@ static uint64_t count_steps(const struct dev_command *cmd, size_t *out_size)
 static bool run_replay(struct steps *s, const struct dev_command *cmd, struct opd_err *err)
 {
     const uint8_t *at = (const uint8_t *)(cmd + 1);
-    size_t size;
-    uint64_t n = count_steps(cmd, &size);
+    size_t size, n_reports;
+    uint64_t n = count_steps(cmd, &size, &n_reports);
     struct graphs_entry *entry = graphs_find(&s->graphs, at, size);
     if (entry && !entry->tried)
         entry->graph = make_graph(s, at, n);
@@ -293,8 +324,9 @@ static bool run_replay(struct steps *s, const struct dev_command *cmd, struct op
     if (!entry || !entry->graph)
         return run_steps(s, cmd, err);
     s->n_begun = 1;
-    if (!s->ops->graph_launch(s->be, entry->graph, err))
+    if (!clear_places(s, n_reports, err) || !s->ops->graph_launch(s->be, entry->graph, err))
         return false;
+    take_places(s, n_reports);
     s->n_begun = (uint32_t)n;
     return give_steps(s, at + size, cmd->size - n, err);
 }

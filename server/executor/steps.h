@@ -26,6 +26,7 @@ struct steps {
     bool shares_marks; // the device writes how far its stream has come
     bool blas_later;   // not looked for yet
     bool has_graphs;
+    bool records; // what is given now becomes a graph
     struct buf args, tensors; // of a launch
     device_addr workspace;    // of a product, that goes into a graph; else 0
     uint64_t *reports;        // host memory, a ring of them, given out in turn

@@ -64,6 +64,9 @@ bool touches_of(struct steps *s, const struct dev_step *step, struct buf *out, s
         if (!add_workspace(s, (const void *)step, out, err))
             return false;
         break;
+    case DEV_STEP_REPORT: // in turn: they are known by their places
+        add(out, (uintptr_t)s->reports, 1, true);
+        break;
     case DEV_STEP_FILL:
     case DEV_STEP_COPY:
         break;

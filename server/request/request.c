@@ -125,21 +125,23 @@ bool request_may_read(const struct tensor *t, const char *what, struct opd_err *
 }
 
 // The failure of a request before this one to make or to write: where this one reads that, it fails
-// too, though the device did it. True: nobody knows what there is where it writes.
-static bool inherit_failure(struct request *req, struct opd_err *err)
+// too, though the device did it. True: nobody knows what there is where it writes. *cause: what
+// failed first, where it is that, borrowed; else NULL.
+static bool inherit_failure(struct request *req, const char **cause, struct opd_err *err)
 {
+    char what[sizeof req->op + 32];
     bool unknown = false;
+    snprintf(what, sizeof what, "%s%sa tensor that it reads", req->op, req->op[0] ? ": " : "");
+    *cause = NULL;
     for (size_t i = 0; i < req->n_needs; i++) {
         const struct request_need *need = &req->needs[i];
         if (need->fate->state != FATE_FAILED || (need->kind != NEED_REPLACED && err->code))
             continue;
         unknown = true;
         if (need->kind == NEED_MADE)
-            opd_err_set(err, OPD_E_not_found,
-                        "%s%sa tensor that it reads was to be made by a request that failed",
-                        req->op, req->op[0] ? ": " : "");
+            opd_err_set(err, OPD_E_not_found, "%s was to be made by a request that failed", what);
         else if (need->kind == NEED_WRITTEN)
-            writes_refuse(req->op[0] ? req->op : "tensor_read", need->fate->why, err);
+            writes_refuse(what, *cause = need->fate->why, err);
     }
     return unknown;
 }
@@ -152,7 +154,8 @@ static void drop_needs(struct request *req)
 }
 
 // The memory that a request was to write is written, or suspect, or as it was before.
-static void settle_writes(struct request *req, bool unknown, const struct opd_err *err)
+static void settle_writes(struct request *req, bool unknown, const char *cause,
+                          const struct opd_err *err)
 {
     struct fate *f = req->write_fate;
     if (!f)
@@ -160,7 +163,7 @@ static void settle_writes(struct request *req, bool unknown, const struct opd_er
     bool suspect = err->code && (req->begun || unknown);
     f->state = suspect ? FATE_FAILED : FATE_DONE;
     if (suspect)
-        f->why = mem_strdup(err->msg);
+        f->why = mem_strdup(cause ? cause : err->msg);
     for (int i = 0; i < req->n_writes; i++) {
         writes_settle(req->writes[i].storage);
         storage_unref(req->writes[i].storage);
@@ -235,7 +238,8 @@ void request_finish(struct request *req, const struct opd_err *device_err)
     opd_err_init(err);
     if (device_err->code)
         opd_err_copy(&own, device_err);
-    bool unknown = inherit_failure(req, &own);
+    const char *cause;
+    bool unknown = inherit_failure(req, &cause, &own);
     if (req->fate)
         req->fate->state = err->code ? FATE_FAILED : FATE_DONE;
     for (int i = 0; i < req->n_made; i++)
@@ -243,7 +247,7 @@ void request_finish(struct request *req, const struct opd_err *device_err)
             kept_settle(req->made[i].tensor->storage);
     if (!err->code && !c->closed && !req->notification)
         attach_chunk(req, err);
-    settle_writes(req, unknown, &own);
+    settle_writes(req, unknown, cause, &own);
     if (err->code) {
         turn_count_error(&req->broker->turn, err);
         take_back(req);

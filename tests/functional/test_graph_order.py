@@ -4,11 +4,13 @@ graph run in the order that is most unlike the calls', then by chance, as far as
 lacks shows as a wrong value. Where there are no graphs calls go one by one."""
 
 import random
+import re
 
 import numpy as np
 import pytest
 from conftest import ROOT
 from operators import put_kernels
+from raw import Raw, RpcError
 
 N = 24
 MODULUS = 1048573  # values stay below 2^20, and all that is computed below 2^24: exact in float32
@@ -46,6 +48,23 @@ __global__ void once_more(float *x, int N)
 {
     CUDA_KERNEL_LOOP(i, N)
         x[i] = wrap(x[i] + 7);
+}
+"""
+# Its x[i] is an index: of an element of `x`, or it is refused.
+PICK = """
+//! op      pick(Tensor table, Tensor x) -> Tensor y
+//! dtypes  float32
+//! shape   table [M]
+//! shape   x y [N]
+//! check   known : "x[{index}] is no index"
+//! example table=[24] x=[24] x in 0..23
+//! forward
+//!   kernel pick
+__global__ void pick(const float *table, const float *x, float *y, opd::report_t *report, int N, int M)
+{
+    CUDA_KERNEL_LOOP(i, N)
+        if (opd::check(report, known, x[i] >= 0 && x[i] < M, i))
+            y[i] = table[(int)x[i]];
 }
 """
 # By way of scratch, with something kept for its backward, and zeros that are added to.
@@ -151,8 +170,9 @@ def wrap(v):
 def served(start_shared, tmp_path_factory):
     folder = tmp_path_factory.mktemp("kernels")
     put_kernels(
-        folder, mix=MIX, bump=BUMP, roundabout=ROUND, turn=TURN, spread=SPREAD, bumps=BUMPS, counts=COUNTS, lies=LIES
-    )
+        folder, mix=MIX, bump=BUMP, roundabout=ROUND, turn=TURN, spread=SPREAD, bumps=BUMPS, counts=COUNTS, lies=LIES,
+        pick=PICK,
+    )  # fmt: skip
     return start_shared("--kernels", folder)
 
 
@@ -324,6 +344,46 @@ def test_a_long_graph(client):
         np.testing.assert_array_equal(x.numpy(), a)
         np.testing.assert_array_equal(y.numpy(), b)
         graph.replay()
+
+
+def test_what_kernels_report_is_told_of_their_replay(served):
+    """More replays in flight than there are places for what they report, each of which refuses other elements."""
+    n, members = 1500, 3
+    rng = np.random.default_rng(0)
+    table, good = np.arange(N, dtype=np.float32) * 2, np.arange(N, dtype=np.float32)[::-1].copy()
+    with Raw(served.socket) as raw:
+        raw.make(1, "float32", [N], table.tobytes())
+        for k in range(members):
+            raw.make(10 + k, "float32", [N])
+        raw.call("graph_begin", 1)
+        for k in range(members):
+            raw.call("forward", "mix", [10 + k, 1], {}, [20 + k])
+            raw.call("forward", "pick", [1, 10 + k], {}, [30 + k])
+        raw.call("graph_end", 1)
+        asked = []
+        for step in range(n):
+            k, x, first = step % members, good.copy(), None
+            if rng.random() < 0.3:
+                bad = rng.choice(N, 2, replace=False)
+                x[bad], first = N + step, bad
+            requests = raw.together(("tensor_write", 10 + k, 0, x.tobytes()), ("replay", 1))
+            asked.append((requests[-1], k, first))
+        wrong = [None] * members
+        for step, (request, k, first) in enumerate(asked):
+            wrong[k] = first
+            expected = next((w for w in wrong if w is not None), None)
+            try:
+                raw.wait(request)
+                assert expected is None, f"replay {step}"
+            except RpcError as error:
+                told = re.search(r"pick: x\[(\d+)\] is no index", str(error))
+                assert expected is not None and told and int(told[1]) in expected, f"replay {step}: {error}"
+        for k in range(members):
+            raw.call("tensor_write", 10 + k, 0, good.tobytes())
+        raw.call("replay", 1)
+        for k in range(members):
+            assert np.frombuffer(raw.call("tensor_read", 30 + k, 0), np.float32).tolist() == table[::-1].tolist()
+            assert np.frombuffer(raw.call("tensor_read", 20 + k, 0), np.float32).tolist() == (3 * good + table + 1).tolist()
 
 
 def test_a_training_step(start_daemon, monkeypatch):

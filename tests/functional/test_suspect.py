@@ -79,6 +79,27 @@ def test_a_failed_check_behind_a_write_that_failed_leaves_it_suspect(raw):
     assert is_suspect(raw, 1)
 
 
+def test_a_chain_in_flight_tells_what_failed_first(raw):
+    raw.make(2, "float32", [4])
+    for k in (3, 5, 7):
+        raw.call("forward", "add", [1, 2], {}, [k])
+    requests = raw.together(
+        ("tensor_write", 1, 0, BAD),
+        ("forward", "faults", [1], {}, []),
+        *[("forward", "add", [k, 2], {}, [None], {"into": [k + 2]}) for k in (1, 3, 5)],
+        ("tensor_read", 7, 0),
+    )
+    raw.wait(requests[0])
+    with pytest.raises(RpcError, match="^faults version"):
+        raw.wait(requests[1])
+    for request, op in zip(requests[2:], ["add: "] * 3 + [""], strict=True):
+        text = rf"^{op}a tensor that it reads is suspect: a request that was writing it failed \(faults version"
+        with pytest.raises(RpcError, match=text):
+            raw.wait(request)
+    assert str(raw.fail("tensor_read", 7, 0)).startswith("tensor_read: the tensor is suspect: a request that was writing")
+    assert str(raw.fail("tensor_read", 7, 0)).count("suspect") == 1
+
+
 def test_a_write_behind_a_write_that_failed_mends_it(raw):
     raw.make(2, "float32", [4], BAD)
     raw.call("forward", "relu", [2], {}, [5])  # compiled
