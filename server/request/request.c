@@ -129,15 +129,15 @@ bool request_may_read(const struct tensor *t, const char *what, struct opd_err *
 // failed first, where it is that, borrowed; else NULL.
 static bool inherit_failure(struct request *req, const char **cause, struct opd_err *err)
 {
-    char what[sizeof req->op + 32];
     bool unknown = false;
-    snprintf(what, sizeof what, "%s%sa tensor that it reads", req->op, req->op[0] ? ": " : "");
     *cause = NULL;
     for (size_t i = 0; i < req->n_needs; i++) {
         const struct request_need *need = &req->needs[i];
         if (need->fate->state != FATE_FAILED || (need->kind != NEED_REPLACED && err->code))
             continue;
         unknown = true;
+        char what[sizeof req->op + 32];
+        snprintf(what, sizeof what, "%s%sa tensor that it reads", req->op, req->op[0] ? ": " : "");
         if (need->kind == NEED_MADE)
             opd_err_set(err, OPD_E_not_found, "%s was to be made by a request that failed", what);
         else if (need->kind == NEED_WRITTEN)
