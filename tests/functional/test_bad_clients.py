@@ -132,6 +132,7 @@ def test_a_client_is_killed(raw, daemon, when):
 
 
 def test_ten_thousand_connections_one_after_the_other(raw, daemon):
+    raw.call("sync")  # the daemon has taken the connection
     before = count_fds(daemon.pid)
     rss = read_rss(daemon.pid)
     for i in range(10000):

@@ -162,6 +162,7 @@ def test_what_one_connection_shares_has_a_bound(daemon, raw):
 
 
 def test_ids_of_shared_memory_are_taken_once(daemon, raw):
+    raw.call("sync")  # the daemon has taken the connection
     before = count_fds(daemon.pid)
     fd = make_memfd(4096)
     raw.call("shm_open", 1, 4096, fds=[fd])
