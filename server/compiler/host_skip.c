@@ -6,7 +6,8 @@
 #include "compiler/host_unit.h"
 
 // Words that stand in no code of a device. Of C++'s library the containers, and what prints.
-static bool is_hosts(const struct host_token *t, const struct host_token *last)
+static bool is_hosts(const struct host_unit *u, const struct host_token *t,
+                     const struct host_token *last)
 {
     static const char *const starts[] = { "TORCH_",   "AT_DISPATCH_", "AT_ASSERT", "AT_ERROR",
                                           "AT_CHECK", "AT_CUDA_",     "PYBIND11_", "C10_CUDA_",
@@ -26,6 +27,9 @@ static bool is_hosts(const struct host_token *t, const struct host_token *last)
         "istream", NULL
     };
     if (host_token_is(last, "::") && host_token_is_any(t, library))
+        return true;
+    if (u->uses_std && host_token_is(t + 1, "<") &&
+        HOST_IS_ANY(t, "vector", "map", "unordered_map", "unique_ptr", "shared_ptr"))
         return true;
     return HOST_IS_ANY(t, "<<<", "Tensor", "TensorList", "TensorOptions", "__host__", "timespec") ||
            (host_token_starts(t, "cuda") && t->size > 4 && isupper((unsigned char)t->at[4]) &&
@@ -54,7 +58,7 @@ static bool has_hosts(const struct host_unit *u, const struct host_piece *p)
     bool hosts = false, device = false;
     for (size_t i = p->first; i < p->end; i++) {
         const struct host_token *t = HOST_AT(u->tokens, struct host_token, i);
-        hosts |= (is_hosts(t, last) && !is_own(u, p, i)) ||
+        hosts |= (is_hosts(u, t, last) && !is_own(u, p, i)) ||
                  ((p->body || p->macro) && is_hosts_call(t));
         const struct host_piece *macro = p->type ? host_unit_macro(u, t) : NULL;
         device |= p->type && (host_token_is(t, "__device__") || (macro && macro->device));

@@ -290,8 +290,20 @@ static void declare_by_macros(struct host_unit *u)
     }
 }
 
+static bool uses_std(const struct host_unit *u)
+{
+    size_t n = HOST_COUNT(u->tokens, struct host_token);
+    const struct host_token *t = HOST_AT(u->tokens, struct host_token, 0);
+    for (size_t i = 0; i + 2 < n; i++)
+        if (host_token_is(&t[i], "using") && host_token_is(&t[i + 1], "namespace") &&
+            host_token_is(&t[i + 2], "std"))
+            return true;
+    return false;
+}
+
 void host_unit_link(struct host_unit *u)
 {
+    u->uses_std = uses_std(u);
     declare_by_macros(u);
     sort(u, HOST_COUNT(u->names, struct host_name));
 }

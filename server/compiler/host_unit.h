@@ -31,6 +31,7 @@ struct host_unit {
     bool unclear;                     // brackets do not match
     bool partly;                      // they do where of each #if one branch is read
     bool includes;                    // by quotes, a text that is not here
+    bool uses_std;                    // using namespace std
 };
 
 #define HOST_COUNT(buf, type) ((buf).size / sizeof(type))

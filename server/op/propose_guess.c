@@ -58,23 +58,101 @@ bool guess_body_has(const struct proposal *p, const struct signature *k, const c
     return at && at < end;
 }
 
-// "blockIdx.x * blockDim.x", either way round.
-bool guess_is_linear(const struct proposal *p, const struct signature *k, char axis)
+// The kernel's body without spaces.
+static void append_tight(const struct proposal *p, const struct signature *k, struct buf *out)
 {
     const char *begin, *end;
-    char one[32], other[32];
-    snprintf(one, sizeof one, "blockIdx.%c*blockDim.%c", axis, axis);
-    snprintf(other, sizeof other, "blockDim.%c*blockIdx.%c", axis, axis);
     guess_find_body(p, k, &begin, &end);
-    struct buf tight = { 0 };
     for (; begin < end; begin++)
         if (!isspace((unsigned char)*begin))
-            buf_append(&tight, begin, 1);
-    bool found = strstr(buf_str(&tight), one) || strstr(buf_str(&tight), other) ||
-                 (axis == 'x' && (strstr(buf_str(&tight), "KERNEL_LOOP(") ||
-                                  strstr(buf_str(&tight), "KERNEL_LOOP_T")));
+            buf_append(out, begin, 1);
+}
+
+// Digits behind "#define NAME", or "NAME ="; NULL: there are none.
+static const char *find_number(const struct proposal *p, const char *name, size_t n)
+{
+    char word[64];
+    const char *end = p->text + strlen(p->text), *at = p->text;
+    if (n >= sizeof word)
+        return NULL;
+    snprintf(word, sizeof word, "%.*s", (int)n, name);
+    for (; (at = guess_find_word(at, end, word)); at += n) {
+        const char *value = at + n + strspn(at + n, " \t=");
+        size_t digits = strspn(value, "0123456789");
+        if (digits > 0 && !guess_is_word_char(value[digits]))
+            return value;
+    }
+    return NULL;
+}
+
+static int find_value(const struct signature *k, const char *name, size_t n)
+{
+    for (int i = 0; i < k->n_template; i++) {
+        const struct template_param *t = &k->template_params[i];
+        if (!t->is_type && strlen(t->name) == n && strncmp(t->name, name, n) == 0)
+            return i;
+    }
+    return -1;
+}
+
+// NAME of "i = blockIdx.x * NAME + threadIdx.x;", or the other way round, where that is a constant:
+// so many threads a block has.
+static bool find_block(const struct proposal *p, const struct signature *k, const char *tight,
+                       const char **out, size_t *out_n)
+{
+    static const char block[] = "blockIdx.x", thread[] = "+threadIdx.x;";
+    for (const char *at = tight; (at = strchr(at, '='));) {
+        const char *name = ++at;
+        if (strncmp(name, "blockIdx.x*", 11) == 0)
+            name += 11;
+        size_t n = 0;
+        while (guess_is_word_char(name[n]))
+            n++;
+        const char *next = name + n;
+        if (name == at && strncmp(next, "*blockIdx.x", 11) == 0)
+            next += 11;
+        else if (name == at)
+            continue;
+        if (n == 0 || strncmp(next, thread, strlen(thread)) != 0 || strncmp(name, block, n) == 0 ||
+            (find_value(k, name, n) < 0 && !find_number(p, name, n)))
+            continue;
+        *out = name;
+        *out_n = n;
+        return true;
+    }
+    return false;
+}
+
+bool guess_is_linear(const struct proposal *p, const struct signature *k, char axis)
+{
+    const char *name;
+    char one[32], other[32];
+    size_t n;
+    struct buf tight = { 0 };
+    snprintf(one, sizeof one, "blockIdx.%c*blockDim.%c", axis, axis);
+    snprintf(other, sizeof other, "blockDim.%c*blockIdx.%c", axis, axis);
+    append_tight(p, k, &tight);
+    const char *text = buf_str(&tight);
+    bool found = strstr(text, one) || strstr(text, other) ||
+                 (axis == 'x' && (strstr(text, "KERNEL_LOOP(") || strstr(text, "KERNEL_LOOP_T") ||
+                                  find_block(p, k, text, &name, &n)));
     buf_finish(&tight);
     return found;
+}
+
+const char *guess_block_size(struct proposal *p, const struct signature *k)
+{
+    const char *name, *size = NULL;
+    size_t n;
+    struct buf tight = { 0 };
+    append_tight(p, k, &tight);
+    if (find_block(p, k, buf_str(&tight), &name, &n)) {
+        int value = find_value(k, name, n);
+        size = value >= 0 ? guess_template_arg(p, k, value) : find_number(p, name, n);
+        size = arena_strndup(&p->arena, size, strspn(size, "0123456789"));
+    }
+    buf_finish(&tight);
+    return size && size[0] ? size : NULL;
 }
 
 // "row" after "row = blockIdx.x;".
@@ -281,11 +359,47 @@ static bool is_size(const char *name)
                                        "height", "width", "channel", "count", "batch", "total_")));
 }
 
+// A number, true or false, or a name of the file's own as in Mode::SUM.
+static bool is_constant(const char *at, size_t n)
+{
+    bool word = n > 0, scoped = false;
+    for (size_t i = 0; i < n && word; i++) {
+        scoped = scoped || at[i] == ':';
+        word = guess_is_word_char(at[i]) || at[i] == ':';
+    }
+    return word && (scoped || isdigit((unsigned char)*at) ||
+                    (n == 4 && strncmp(at, "true", n) == 0) ||
+                    (n == 5 && strncmp(at, "false", n) == 0));
+}
+
+// The i-th of the first `NAME<..., constant, ...>` of the file; NULL: there is none.
+static const char *find_named_arg(struct proposal *p, const struct signature *k, int i)
+{
+    const char *end = p->text + strlen(p->text), *at = p->text;
+    for (; (at = guess_find_word(at, end, k->name)); at += strlen(k->name)) {
+        const char *arg = at + strlen(k->name);
+        arg += strspn(arg, " \t\n");
+        for (int n = 0; n <= i && *arg && strchr("<,", *arg) && arg[1] != '<'; n++) {
+            arg += 1 + strspn(arg + 1, " \t\n");
+            size_t size = strcspn(arg, "<>,;({"), own = size;
+            while (own > 0 && isspace((unsigned char)arg[own - 1]))
+                own--;
+            if (n == i && strchr(">,", arg[size]) && is_constant(arg, own))
+                return arena_strndup(&p->arena, arg, own);
+            arg += size;
+        }
+    }
+    return NULL;
+}
+
 const char *guess_template_arg(struct proposal *p, const struct signature *k, int i)
 {
     const struct template_param *t = &k->template_params[i];
     if (t->is_type)
         return i && guess_has_part(t->name, WORDS("acc")) ? "acc_t" : "scalar_t";
+    const char *named = find_named_arg(p, k, i);
+    if (named)
+        return named;
     if (t->type)
         return arena_printf(&p->arena, "%s(0)", t->type);
     return guess_has_part(t->name, WORDS("vec"))                      ? "1"

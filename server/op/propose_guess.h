@@ -50,6 +50,8 @@ void guess_find_body(const struct proposal *p, const struct signature *k, const 
                      const char **out_end);
 bool guess_body_has(const struct proposal *p, const struct signature *k, const char *what);
 bool guess_is_linear(const struct proposal *p, const struct signature *k, char axis);
+// "128" where that index is made with the constant, not with blockDim; NULL: it is not.
+const char *guess_block_size(struct proposal *p, const struct signature *k);
 
 // Whether a block has one element of it: in its brackets stands blockIdx.x, or a name for that.
 bool guess_is_of_block(const struct proposal *p, const struct signature *k, const char *name);

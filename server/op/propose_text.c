@@ -326,25 +326,33 @@ static bool is_plain_threads(const struct proposal *p, const struct signature *k
     return takes_total(p, k) && guess_is_linear(p, k, 'x') && !guess_is_linear(p, k, 'y');
 }
 
+// NULL: not known, or what is without it.
+static const char *find_block(struct proposal *p, const struct signature *k,
+                              const struct guessed_launch *launch)
+{
+    const char *block = launch->block ? launch->block : guess_block_size(p, k);
+    return block && strcmp(block, "256") != 0 ? block : NULL;
+}
+
 static void write_grid(struct proposal *p, const struct signature *k,
                        const struct guessed_launch *launch)
 {
     bool plane = guess_is_linear(p, k, 'x') && guess_is_linear(p, k, 'y') && p->n_sizes > 1;
+    const char *block = find_block(p, k, launch);
     if (launch->grid && launch->block) {
         buf_printf(p->out, "//!   grid    %s\n", launch->grid);
-        if (strcmp(launch->block, "256") != 0)
-            buf_printf(p->out, "//!   block   %s\n", launch->block);
     } else if (plane) {
         buf_printf(p->out, "//!   grid    cdiv(%s, 16), cdiv(%s, 16)\n//!   block   16, 16\n",
                    p->sizes[p->n_sizes - 1], p->sizes[p->n_sizes - 2]);
+        return;
     } else if (!guess_is_linear(p, k, 'x') && guess_body_has(p, k, "blockIdx.x")) {
         ask(p, "A block for each of these?");
         buf_printf(p->out, "//!   grid    %s\n", p->sizes[0]);
-        if (launch->block && strcmp(launch->block, "256") != 0)
-            buf_printf(p->out, "//!   block   %s\n", launch->block);
     } else if (!takes_total(p, k)) {
         ask(p, "A thread for each element of the first result, or 'threads'?");
     }
+    if (block)
+        buf_printf(p->out, "//!   block   %s\n", block);
 }
 
 static void write_geometry(struct proposal *p, const struct signature *k,
@@ -371,11 +379,10 @@ static void write_template(struct proposal *p, const struct signature *k,
         open = true;
     }
     buf_append_str(p->out, open ? ">" : "");
-    bool by = launch->block && !launch->block[strspn(launch->block, "0123456789")] &&
-              strcmp(launch->block, "256") != 0;
+    const char *block = find_block(p, k, launch);
+    bool by = block && !block[strspn(block, "0123456789")];
     if (is_plain_threads(p, k))
-        buf_printf(p->out, " threads %s%s%s", p->total, by ? " by " : "",
-                   by ? launch->block : "");
+        buf_printf(p->out, " threads %s%s%s", p->total, by ? " by " : "", by ? block : "");
     buf_append_str(p->out, "\n");
     for (int i = 0; i < k->n_template; i++)
         if (k->template_params[i].type && !k->template_params[i].has_default)

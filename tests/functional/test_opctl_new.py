@@ -302,6 +302,38 @@ def test_the_hosts_launch_is_read(tmp_path, kernel, expected):
     assert checked.returncode == GOOD, checked.stderr
 
 
+PICK = """\
+enum class Mode { ONE, TWO };
+template <typename T, Mode MODE, bool whole_size, int BLOCK> __global__ void pick(const T *x, T *y, int n)
+{
+    int i = blockIdx.x * BLOCK + threadIdx.x;
+    if (i < n) y[i] = whole_size || MODE == Mode::ONE ? x[i] : T(2);
+}
+auto choose(bool b) { return b ? pick<float, MODE, SIZED, N> : pick < float, Mode::TWO, false , 128 >; }
+"""
+
+
+def test_template_arguments_are_those_that_the_host_names_first(tmp_path):
+    lines, header, done = new(tmp_path, PICK)
+    assert lines[-2:] == ["kernel pick<scalar_t, Mode::TWO, false, 128>", "block 128"]
+    (tmp_path / "made.cu").write_text(done.stdout)
+    checked = run("--socket", tmp_path / "none", "check", "--target", "cpu", tmp_path / "made.cu")
+    assert checked.returncode == GOOD, checked.stderr
+
+
+@pytest.mark.parametrize("index, expected", [
+    ("blockIdx.x * THREADS + threadIdx.x", ["kernel f", "block 192"]),
+    ("THREADS*blockIdx.x+threadIdx.x", ["kernel f", "block 192"]),
+    ("blockIdx.x * blockDim.x + threadIdx.x", ["forward", "kernel f"]),
+    ("blockIdx.x * n + threadIdx.x", ["kernel f", "grid N"]),
+])  # fmt: skip
+def test_a_blocks_size_is_a_constant_of_the_file(tmp_path, index, expected):
+    body = f"const int i = {index};\n    if (i < n) y[i] = x[i];"
+    kernel = f"__global__ void f(const float *x, float *y, int n)\n{{\n    {body}\n}}\n"
+    lines, _, _ = new(tmp_path, "#define THREADS 192\n" + kernel)
+    assert lines[-2:] == expected
+
+
 @pytest.mark.parametrize("text, words, code, says", [
     ("struct P { float *y; int n : 3; };\n__global__ void f(P p) { p.y[0] = p.n; }\n", (), ANSWERED,
      "// ? f: my-op.cu:2: kernel 'f' has parameter 'p' of struct 'P' (line 1), which cannot be filled in"),

@@ -218,7 +218,13 @@ static void test_extension(void **state)
         "#ifdef _WIN32\nclass Other;\n#endif\nint run(int n,\n#ifndef A\n"
         "        blas_algo a) {\n#elif B\n        blas_b a) {\n#else\n        blas_c a) {\n"
         "#endif\n    return 0;\n}\n__global__ void k(float *x) { *x = 1; }\n");
+    accept_source("#include <vector>\nusing namespace std;\nstruct M;\nvector<M *> all;\n"
+                  "void keep(M *m) { all.push_back(m); }\nvector<float> halves(int n)\n{\n"
+                  "    return vector<float>(n);\n}\n__global__ void k(float *x) { *x = 1; }\n");
     // What the kernel needs stays, however it is found.
+    accept_source("using namespace std;\ntemplate <class T> struct vector { T v; };\n"
+                  "vector<float> two(float a) { return { a }; }\n"
+                  "__global__ void k(float *x) { vector<float> v = two(*x); *x = v.v; }\n");
 #define USES(...) "__global__ void k(float *x) { x[0] = float(" #__VA_ARGS__ "); }\n"
     accept_source("struct B {};\nstruct Sum final : B { float v; };\n" USES(Sum().v));
     accept_source("struct Tensor { float *data; int n; };\n" USES(Tensor{ x, 3 }.data[1]));
