@@ -1,6 +1,7 @@
 #include "op/propose.h"
 
 #include <string.h>
+#include <strings.h>
 
 #include "op/op.h"
 #include "op/propose_text.h"
@@ -30,6 +31,46 @@ static bool takes_tensors(const struct signature *k)
     return takes;
 }
 
+// A name but for its direction: "normkernel" of norm_backward_kernel.
+static const char *find_stem(struct proposal *p, const char *name)
+{
+    static const char *const words[] = { "_", "forward", "backward", "fwd", "bwd", "grad" };
+    struct buf stem = { 0 };
+    while (*name) {
+        size_t n = 0;
+        for (size_t i = 0; i < sizeof words / sizeof *words && n == 0; i++)
+            n = strncasecmp(name, words[i], strlen(words[i])) == 0 ? strlen(words[i]) : 0;
+        buf_append(&stem, name, n ? 0 : 1);
+        name += n ? n : 1;
+    }
+    const char *out = arena_strndup(&p->arena, buf_str(&stem), stem.size);
+    buf_finish(&stem);
+    return out;
+}
+
+// Whether a backward kernel has the name of a forward one, and that is not this.
+static bool is_anothers(struct proposal *p, const struct signature *all, int n,
+                        const struct signature *backward, const struct signature *forward)
+{
+    const char *stem = find_stem(p, backward->name);
+    bool another = false;
+    if (!forward || strcmp(find_stem(p, forward->name), stem) == 0)
+        return false;
+    for (int i = 0; i < n && !another; i++)
+        another = all[i].has_body && !guess_is_backward(all[i].name) &&
+                  strcmp(find_stem(p, all[i].name), stem) == 0;
+    return another;
+}
+
+static const struct signature *find_forward(const struct signature *all, int n, bool of_tensors)
+{
+    for (int i = 0; i < n; i++)
+        if (all[i].has_body && !guess_is_backward(all[i].name) &&
+            (!of_tensors || takes_tensors(&all[i])))
+            return &all[i];
+    return NULL;
+}
+
 // Those that are chosen; else the first that takes a tensor, and backward kernels.
 static void choose(struct proposal *p, struct signature *all, int n, const char *chosen)
 {
@@ -38,6 +79,7 @@ static void choose(struct proposal *p, struct signature *all, int n, const char 
     bool some = false; // that take tensors
     for (int i = 0; i < n; i++)
         some = some || (all[i].has_body && takes_tensors(&all[i]));
+    const struct signature *forward = find_forward(all, n, some);
     for (int i = 0; i < n; i++) {
         bool backward = guess_is_backward(all[i].name);
         bool known = false;
@@ -46,7 +88,8 @@ static void choose(struct proposal *p, struct signature *all, int n, const char 
         if (known || !all[i].has_body)
             continue;
         bool taken = chosen[0] ? is_chosen(chosen, all[i].name)
-                               : (backward || !first) && (!some || takes_tensors(&all[i]));
+                               : (backward ? !is_anothers(p, all, n, &all[i], forward) : !first) &&
+                                     (!some || takes_tensors(&all[i]));
         if (taken)
             take_kernel(p, &all[i], backward);
         else

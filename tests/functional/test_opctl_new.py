@@ -302,6 +302,24 @@ def test_the_hosts_launch_is_read(tmp_path, kernel, expected):
     assert checked.returncode == GOOD, checked.stderr
 
 
+PAIRS = """\
+__global__ void nearestKernel(const float *x, float *y, int n) { if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x]; }
+__global__ void blendKernel(const float *x, float *y, int n) { if (threadIdx.x < n) y[threadIdx.x] = 2 * x[threadIdx.x]; }
+__global__ void blendGradKernel(const float *grad_y, float *grad_x, int n)
+{
+    if (threadIdx.x < n) grad_x[threadIdx.x] = 2 * grad_y[threadIdx.x];
+}
+"""
+
+
+def test_a_backward_that_is_anothers_by_its_name(tmp_path):
+    lines, header, _ = new(tmp_path, PAIRS)
+    assert "kernel nearestKernel" in lines and not any(line.startswith("backward") for line in lines)
+    assert "// Not used: blendKernel, blendGradKernel." in header
+    lines, header, _ = new(tmp_path, PAIRS, "blendKernel,blendGradKernel")
+    assert "backward grad_x" in lines and "kernel blendGradKernel" in lines
+
+
 PICK = """\
 enum class Mode { ONE, TWO };
 template <typename T, Mode MODE, bool whole_size, int BLOCK> __global__ void pick(const T *x, T *y, int n)
