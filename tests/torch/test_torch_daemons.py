@@ -116,6 +116,23 @@ def test_a_daemon_started_anew_between_forward_and_backward(start_daemon, tmp_pa
     opd.torch.use(None)
 
 
+def test_a_daemon_started_anew_without_the_operator(start_daemon, tmp_path, isolated):
+    """Its backward says what has happened, as for one that has another version."""
+    isolated()
+    write_scale(tmp_path, 2)
+    daemon = start_daemon("--kernels", str(tmp_path))
+    opd.torch.use(daemon.socket)
+    x = X.clone().requires_grad_()
+    y = opd.torch.ops.scale(x)
+    (tmp_path / "scale.cu").unlink()
+    kill_and_start(daemon, tmp_path)
+    with pytest.raises(opd.ConnectionLost):
+        opd.torch.ops.scale(x)
+    with pytest.raises(opd.NotFound, match="scale: the daemon was started anew .* run forward again"):
+        grad_of(y, x)
+    opd.torch.use(None)
+
+
 @pytest.mark.skipif(os.environ.get("OPD_ISOLATED") == "1", reason="all calls run in the daemon")
 def test_a_backward_that_is_loaded_outlives_its_daemon(start_daemon, tmp_path):
     """Until the one after that has been replaced, too: what is kept does not grow."""

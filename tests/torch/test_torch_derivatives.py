@@ -166,6 +166,36 @@ def test_hessian(case):
     assert_close(got.reshape(-1, *x.shape)[: len(rows)], torch.stack(rows))
 
 
+def test_tangent_of_tangents(case):
+    only(case.again, "it has no second derivatives")
+    given = tuple(t.detach() for t in case.given)
+
+    def push(f):
+        return lambda *values: torch.func.jvp(f, values, given)[1]
+
+    grad = torch.func.grad(case.total, argnums=tuple(range(len(given))))
+    slopes = torch.func.jvp(grad, given, given)[1]
+    assert_close(push(push(case.total))(*given), sum((s * t).sum() for s, t in zip(slopes, given)))
+
+
+def test_vmap_of_no_calls(case):
+    only(not case.mutates, "it changes its tensors")
+    given = [t.detach() for t in case.given]
+    none = [t.new_empty((0, *t.shape)) for t in given]
+    made = in_tuple(torch.vmap(case)(*none))
+    assert [t.shape for t in made] == [(0, *t.shape) for t in in_tuple(case(*given))]
+
+    def run(*values):
+        return [t for t in in_tuple(case(*values)) if t.is_floating_point()]
+
+    def pull(*values):  # torch sums no empty batch
+        made, back = torch.func.vjp(run, *values)
+        return back(made)
+
+    if case.differentiable:
+        assert [t.shape for t in torch.vmap(pull)(*none)] == [t.shape for t in none]
+
+
 def test_what_changes_its_tensors_is_refused(case):
     only(case.mutates, "it changes none")
     with pytest.raises(opd.OpdError, match=f"opd: {case.name} changes tensors in place, .*call it outside"):
@@ -252,6 +282,15 @@ def test_gradients_of_each_example_of_a_convolution(ops, draw):
 
     got = per_example(lambda *a: ops.depthwise_conv2d(*a, padding=1))
     assert_close(got, per_example(lambda *a: F.conv2d(*a, padding=1, groups=2)))
+
+
+def test_tangents_in_compiled_code(ops, draw):
+    x, w = draw(1, 2, 5, 5), draw(2, 1, 3, 3)
+
+    def push(x, w):
+        return torch.func.jvp(ops.depthwise_conv2d, (x, w), (w.sum() * x, w))[1]
+
+    assert_close(torch.compile(push, backend="eager")(x, w), push(x, w))
 
 
 def test_autocast_reaches_into_torch_func(ops, draw):

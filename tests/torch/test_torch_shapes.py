@@ -418,6 +418,21 @@ def test_decompositions_of_an_exported_range(ops, draw):
         assert got.shape == shape and not math.isnan(got.sum())
 
 
+def test_a_draft(ops, draw):
+    """Of a size that depends on data, and with a tensor that is absent."""
+
+    class Cut(torch.nn.Module):
+        def forward(self, x, weight, n):
+            return ops.depthwise_conv2d(x[:, : n.item()], weight[: n.item()], padding=n.item()).relu()
+
+    x, weight = draw(2, 4, 5, 6), draw(4, 1, 3, 3)
+    drafted = torch.export.draft_export(Cut(), (x, weight, torch.tensor(3)))
+    for model in (drafted, drafted.run_decompositions()):
+        for n in (3, 2):
+            expected = F.conv2d(x[:, :n], weight[:n], padding=n, groups=n).relu()
+            assert_close(model.module()(x, weight, torch.tensor(n)), expected)
+
+
 def test_opcheck_of_open_sizes(ops, draw):
     x, w = draw(1, 2, 5, 4, grad=True), draw(4, 1, 3, 3, grad=True)
     torch.library.opcheck(torch.ops.opd.depthwise_conv2d.SymInt, (x, w), {"stride": [2, 2]})

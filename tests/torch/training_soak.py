@@ -162,6 +162,8 @@ class Trainer:
                 self._judge_one(op, floors[op], rows[:n])
                 rows = rows[n:]
         self.pending.clear()
+        # With weights that have converged, gradients are sums of what cancels, and mostly rounding.
+        self.conv.reset_parameters()
 
     def _judge_one(self, op, floor, rows):
         """rows: factor and error of its forward, then of its gradients."""

@@ -8,10 +8,12 @@ may say in which of its inputs it is linear (`linear` lines); then its derivativ
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Optional
 
 import torch
+from torch.autograd import forward_ad
 
 from ..errors import OpdError
 from ._dtypes import BY_NAME, Desc, describe_all, parse_inputs, write_inputs
@@ -166,6 +168,23 @@ def _apply(*args: Any) -> tuple[torch.Tensor, ...]:
     return made
 
 
+def _push_all(jvp: Callable[..., Any]) -> Callable[..., Any]:
+    """torch calls a jvp with forward mode off, at the levels around it, too: what it adds up would have no
+    tangents there. So it is on, and of this level there are none."""
+
+    def take_off(t: Maybe) -> Maybe:
+        unpack: Any = forward_ad.unpack_dual  # it has no types
+        primal: Maybe = None if t is None else unpack(t, level=0).primal  # compilers enter none
+        return primal
+
+    @functools.wraps(jvp)
+    def wrapped(ctx: Any, *tangents: Any) -> Any:
+        with getattr(forward_ad, "_set_fwd_grad_enabled")(True):
+            return jvp(ctx, tuple(map(take_off, ctx.saved_tensors)), *tangents)
+
+    return wrapped
+
+
 def _apply_pullback(*args: Any) -> tuple[torch.Tensor, ...]:
     apply: Any = Pullback.apply
     made: tuple[torch.Tensor, ...] = apply(*args)
@@ -224,9 +243,10 @@ class Apply(torch.autograd.Function):
         return (None, None, *(g if want else None for g, want in zip(found, wanted)))
 
     @staticmethod
-    def jvp(ctx: Any, _: Any, __: Any, *tangents: Maybe) -> Any:
+    @_push_all
+    def jvp(ctx: Any, saved: Sequence[Maybe], _: Any, __: Any, *tangents: Maybe) -> Any:
         operator, n = ctx.operator, ctx.operator.n_inputs
-        inputs = ctx.saved_tensors[:n]
+        inputs = saved[:n]
         if operator.derivable:
             made: Iterator[Maybe] = iter(_push_derived(operator, ctx.attrs, inputs, tangents))
         elif operator.linear:
@@ -313,12 +333,13 @@ class Pullback(torch.autograd.Function):
         return (None,) * 5 + (*total, *rest)
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
+    @_push_all
+    def jvp(ctx: Any, saved: Sequence[Any], *tangents: Any) -> Any:
         operator, n = ctx.operator, ctx.operator.n_outputs
         if not operator.linear:
             raise _refuse_tangent(operator)
         n_read = n + len(operator.read_inputs) + 1
-        tensors, outputs = ctx.saved_tensors[:n_read], ctx.saved_tensors[n_read:]
+        tensors, outputs = saved[:n_read], saved[n_read:]
         pulled, inputs, descs, stamp = _split(ctx, tensors)
         moved = dict(zip(operator.read_inputs, tangents[5 + n :]))
         made: list[Maybe] = []
@@ -364,6 +385,11 @@ def batch_pull(
     run: Callable[..., Any],
 ) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
     """`run` of a batch of backwards, of tensors and their inputs' descriptions."""
+    if size == 0:
+        like = next(t for t in tensors if t is not None)
+        wished = [d for d, want in zip(descs, wanted) if want and d is not None]
+        none = tuple(like.new_empty((0, *d.shape), dtype=BY_NAME[d.dtype]) for d in wished)
+        return none, (0,) * len(none)
     if operator.derivable and operator.batches:
         return batch_pull_derived(operator, size, tensors, flags, descs, wanted, attrs)
     for batch in () if operator.broadcasts else operator.batches:

@@ -27,6 +27,7 @@ from ..errors import OpdError
 from . import _derivatives as derivatives
 from ._autocast import cast, register_autocast
 from ._direct import MISS
+from ._draft import find_drafting
 from ._dtypes import BY_NAME, Desc, describe_all, parse_inputs, to_wire, write_inputs
 from ._inproc import Kernels, check_capture, go_first, make_kernels
 from ._interface import Lengths, get_key
@@ -217,6 +218,16 @@ class Operator:
         if is_exported(tensors) and not self.mutated:
             arguments = dict(zip((name for name, _ in self._arguments), values))
             return express(self.name, arguments, self.n_inputs, lambda: self._fake(values, False))
+        drafting = any(t is None for t in tensors) and find_drafting(tensors)
+        if drafting:
+            with drafting.paused():
+                made = self._make(values)
+                drafting.give(made, lambda real: self._run(real, False)[0], values)
+            return made
+        return self._make(values)
+
+    def _make(self, values: tuple[Any, ...]) -> Any:
+        tensors = values[: self.n_inputs]
         if any(map(has_tangent, tensors)):
             return self._transform(*values)
         if not torch.is_grad_enabled() or not any(map(requires_grad, tensors)):

@@ -8,6 +8,7 @@ of the connection, another one after each load; or the serial of a plan that was
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 
 from .._catalog import Catalog
 from .._conn import Connection
@@ -51,9 +52,10 @@ class Stamps:
         if number == self._number:
             return version
         text = _hashes.get((number, name, version))
-        for each in self._conn.call("op_info", name)["versions"]:
-            if each["hash"] == text and each["state"] != "failed":
-                return int(each["version"])
+        with suppress(NotFound):  # of the operator itself
+            for each in self._conn.call("op_info", name)["versions"]:
+                if each["hash"] == text and each["state"] != "failed":
+                    return int(each["version"])
         raise NotFound(
             f"{name}: the daemon was started anew since forward, or another {name} was loaded, and it does "
             "not have the version that ran it; run forward again",

@@ -55,7 +55,10 @@ def align(tensors: Sequence[Maybe], flags: Sequence[bool]) -> list[Maybe]:
 def fold(
     batch: Batch, size: int, tensors: Sequence[Maybe], flags: Sequence[bool], places: Places
 ) -> Optional[list[Maybe]]:
-    """The tensors with the batch where it goes; None: one of them has no place for it."""
+    """The tensors with the batch where it goes; None: one of them has no place for it, or it is of
+    nothing, and would leave nothing of the size that it is folded into."""
+    if batch.folds and size == 0:
+        return None
     folded: list[Maybe] = []
     for t, batched, place in zip(tensors, flags, places):
         if t is not None and batched and place is None:
@@ -96,6 +99,9 @@ def loop(
     tensors: Sequence[Maybe],
     flags: Sequence[bool],
 ) -> list[torch.Tensor]:
+    if size == 0:  # then a call of zeros tells the shapes
+        zeros = [t.new_zeros(t.shape[1:]) if t is not None and f else t for t, f in zip(tensors, flags)]
+        return [t.new_empty((0, *t.shape)) for t in run(zeros)]
     made = [
         run([t[k] if t is not None and f else t for t, f in zip(tensors, flags)]) for k in range(size)
     ]

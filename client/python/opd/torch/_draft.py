@@ -1,0 +1,70 @@
+"""Calls that torch.export.draft_export traces: with fake tensors that have a real one beside them, which
+it computes with, too, so that sizes that depend on data are known. It takes a tensor that is absent for
+one that the call has changed; so where one is, the call is traced alone, and computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Optional
+
+import torch
+
+from ._view import PLAIN
+
+_torch: Any = torch  # some of it has no types
+
+
+def find_drafting(tensors: Sequence[Optional[torch.Tensor]]) -> Optional[Drafting]:
+    """What such tensors belong to; None: these are others. Cheap where all are ordinary ones."""
+    if all(t is None or type(t) in PLAIN for t in tensors):
+        return None
+    mode = _torch._guards.detect_fake_mode([t for t in tensors if t is not None])
+    return Drafting(mode) if getattr(mode, "propagate_real_tensors", False) else None
+
+
+class Drafting:
+    """A mode of fake tensors that computes."""
+
+    def __init__(self, mode: Any) -> None:
+        self._mode = mode
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """It traces, and computes nothing."""
+        self._mode.propagate_real_tensors = False
+        try:
+            yield
+        finally:
+            self._mode.propagate_real_tensors = True
+
+    def give(self, made: Any, compute: Callable[[Sequence[Any]], Sequence[Any]], values: Sequence[Any]) -> None:
+        """Puts beside what a call has made what is computed of `values`, where all of these are real."""
+        tensors = [v for v in values if isinstance(v, torch.Tensor)]
+        if any(getattr(t, "real_tensor", None) is None for t in tensors):
+            return
+        self._mode.propagate_real_tensors = True
+        real = [_find_real(v) for v in values]
+        with _unset_fake():
+            computed = compute(real)
+        for fake, tensor in zip(made if isinstance(made, tuple) else (made,), computed):
+            fake.real_tensor = tensor
+
+
+def _find_real(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_find_real(v) for v in value]
+    if isinstance(value, torch.Tensor):
+        return getattr(value, "real_tensor")
+    if not isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return value
+    dtype = torch.float64 if isinstance(value, torch.SymFloat) else torch.int64
+    real = _torch.full((), value, dtype=dtype).real_tensor
+    with _unset_fake():
+        return real.item()
+
+
+def _unset_fake() -> Any:
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    return unset_fake_temporarily()
