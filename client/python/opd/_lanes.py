@@ -104,9 +104,9 @@ class LaneConnection(CallConnection):
             native.untie(self.word, self.dropped)
 
     def _settle(self, msgid: int, error: Any, result: Any) -> None:
-        if isinstance(result, dict) and "views" in result and has_views(result):
+        if result and isinstance(result, dict) and "views" in result and has_views(result):
             self.untie()  # an edit has made them such
-        super()._settle(msgid, error, result)
+        CallConnection._settle(self, msgid, error, result)
 
     def _arm(self, handle: Any, args: Sequence[Any], made: Any) -> Optional[tuple[int, int, int]]:
         """What is to be entered for that call with that result: slot, serial, and the version that it runs."""
