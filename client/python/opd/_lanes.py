@@ -15,11 +15,7 @@ from .errors import OpdError
 
 _AT = 64  # of the lane, behind the word
 _MOST = 100  # lanes that are opened: executors that end are not for ever
-# Requests by which nothing comes to hold a tensor's memory that there is. Of prepared calls Handle.run() knows.
-_HARMLESS = {
-    "free", "lane_call", "lane_open", "lane_wait", "prepare", "replay", "shm_open", "sync", "tensor_info",
-    "tensor_new", "tensor_read", "tensor_write",
-}  # fmt: skip
+_HARMLESS = frozenset(native.HARMLESS.split() if native is not None else ())  # of calls Handle.run() knows
 
 
 class Begun(Reply):
