@@ -129,7 +129,7 @@ no-native:
 	@echo "  -- no Python.h of $(PYTHON): opd_native.so is not built, the Python client does without it"
 
 native_sources = $(wildcard client/python/*.c)
-$(BUILD)/opd_native.so: $(native_sources) $(wildcard client/python/*.h) server/base/lane.h server/base/word.h server/base/stream_copy.h Makefile
+$(BUILD)/opd_native.so: $(native_sources) $(wildcard client/python/*.h) client/c/lane_use.h server/base/lane.h server/base/word.h server/base/stream_copy.h Makefile
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
 	$(Q)$(COMPILE) -isystem $(PYTHON_H) -fPIC -fvisibility=hidden -shared -o $@ $(native_sources) -lpthread

@@ -156,13 +156,10 @@ static enum lane_result hear(struct opd_client *c, uint32_t request, double more
     return LANE_REFUSED;
 }
 
-// What the daemon has sent meanwhile is taken in now and then, in place of a reply that would.
 static bool begin(struct opd_client *c)
 {
     struct client_lane *lane = &c->lane;
-    bool passed = (lane->waits.n + 1) % WORD_EACH == 0 && lane->waits.n_passed == 0;
-    lane->waits.n += passed;
-    if (passed || c->requests)
+    if (lane_is_to_look(&lane->waits) || c->requests)
         client_look(c);
     return !c->requests && !c->broken.code && word_begin(&lane->at->word, &lane->waits);
 }
@@ -183,9 +180,8 @@ enum lane_result lane_run(struct opd_client *c, const struct lane_entry *armed, 
         client_drop(c, entry.request);
         return LANE_DONE;
     }
-    if (!lane_was_refused(lane->at, number))
+    if (!lane_was_refused(lane->at, number, &lane->waits))
         return hear(c, entry.request, more, err);
-    lane->waits.n_missed = lane->waits.n_passed = 0;
     client_drop(c, entry.request);
     return LANE_REFUSED;
 }

@@ -4,8 +4,6 @@
 
 #include "c/client.h"
 
-enum { LEFT = 16, MOST_FAILED = 10 };
-
 // ---- results that are kept ----------------------------------------------------------------------
 
 static struct kept_result *find_kept(struct lane_calls *l, int64_t id)
@@ -58,14 +56,10 @@ void lane_call_clear(struct opd_client *c)
         free_now(c, ids, n);
 }
 
-// `call` is looked at where it is sent (prepared.c).
 void lane_call_sends(struct opd_client *c, const char *method)
 {
-    static const char *const harmless[] = {
-        "call",     "free",      "tensor_read", "tensor_write", "tensor_new", "tensor_info",
-        "sync",     "lane_call", "lane_wait",   "lane_open",    "shm_open",   "done_word",
-        "prepare",  "replay",
-    };
+#define NAME(method) #method,
+    static const char *const harmless[] = { LANE_HARMLESS(NAME) };
     if (c->calls.n == 0 && c->calls.n_kept == 0)
         return;
     for (size_t i = 0; i < sizeof harmless / sizeof harmless[0]; i++)
@@ -161,13 +155,6 @@ void lane_call_note(struct opd_client *c, int64_t prepared, const struct opd_for
         call->ids[p->input_count + i] = p->outputs[i];
 }
 
-static void leave(struct lane_call *call, unsigned n)
-{
-    call->armed = 0;
-    call->n_left = n << call->n_failed;
-    call->n_failed += call->n_failed < MOST_FAILED;
-}
-
 static void arm(struct opd_client *c, struct lane_call *call)
 {
     struct pack p;
@@ -176,12 +163,12 @@ static void arm(struct opd_client *c, struct lane_call *call)
     pack_int(&p, call->prepared);
     pack_ids(&p, call->ids, call->n_inputs + call->n_outputs);
     bool good = client_call(c, "lane_call", &p, &reply, NULL) &&
-                lane_read_entry(&reply, &call->entry);
+                lane_read_entry(&reply, &call->use.entry);
     opd_reply_clear(&reply);
     if (good) {
-        call->armed = c->lane.epoch;
+        call->use.armed = c->lane.epoch;
     } else {
-        leave(call, LEFT);
+        lane_use_leave(&call->use, false);
         lane_look(c);
     }
 }
@@ -205,15 +192,12 @@ static const char *device_of(const struct opd_client *c, const struct lane_call 
 // Whether it may be entered.
 static bool make_ready(struct opd_client *c, struct lane_call *call)
 {
-    if (call->n_left > 0) {
-        call->n_left--;
+    if (!are_kept(&c->calls, call) || !lane_ready(c, device_of(c, call)) ||
+        lane_use_passes(&call->use, &c->lane.waits))
         return false;
-    }
-    if (!are_kept(&c->calls, call) || !lane_ready(c, device_of(c, call)))
-        return false;
-    if (call->armed != c->lane.epoch)
+    if (call->use.armed != c->lane.epoch)
         arm(c, call);
-    return call->armed == c->lane.epoch;
+    return call->use.armed == c->lane.epoch;
 }
 
 enum lane_result lane_call_run(struct opd_client *c, int64_t prepared,
@@ -223,11 +207,11 @@ enum lane_result lane_call_run(struct opd_client *c, int64_t prepared,
     enum lane_result result = LANE_NOT;
     struct lane_call *call = l->n > 0 ? find_call(l, prepared, params) : NULL;
     if (call && make_ready(c, call))
-        result = lane_run(c, &call->entry, params->deadline, err);
+        result = lane_run(c, &call->use.entry, params->deadline, err);
     if (call && result == LANE_REFUSED)
-        leave(call, 1);
+        lane_use_leave(&call->use, true);
     else if (result == LANE_DONE)
-        call->n_failed = 0;
+        call->use.n_failed = 0;
     for (size_t i = 0; i < params->output_count && l->n_kept > 0; i++) {
         struct kept_result *k = find_kept(l, params->outputs[i]);
         if (k && result == LANE_DONE)

@@ -11,20 +11,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/lane.h"
+#include "c/lane_use.h"
 #include "c/opd.h"
 
 struct opd_client;
 
-enum { LANE_CALLS = 16, LANE_CALL_IDS = 16, LANE_KEPT = 16, LANE_KEPT_BYTES = 256 << 10 };
+enum { LANE_CALL_IDS = 16, LANE_KEPT = 16, LANE_KEPT_BYTES = 256 << 10 };
 
 struct lane_call {
     int64_t prepared; // its id
     size_t n_inputs, n_outputs;
     int64_t ids[LANE_CALL_IDS]; // of both
-    struct lane_entry entry;
-    unsigned armed;            // client_lane.epoch; 0: it is not
-    unsigned n_failed, n_left; // calls that are left to requests
+    struct lane_use use;
 };
 
 // Zeroed is empty.

@@ -71,13 +71,7 @@ void pack_ints(struct pack *p, const int64_t *values, size_t n)
         pack_int(p, values[i]);
 }
 
-void pack_ids(struct pack *p, const int64_t *ids, size_t n)
-{
-    msgpack_pack_array(&p->mp, n);
-    pack_id_list(p, ids, n);
-}
-
-void pack_id_list(struct pack *p, const int64_t *ids, size_t n)
+static void pack_elements(struct pack *p, const int64_t *ids, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         if (ids[i])
@@ -85,6 +79,12 @@ void pack_id_list(struct pack *p, const int64_t *ids, size_t n)
         else
             pack_nil(p);
     }
+}
+
+void pack_ids(struct pack *p, const int64_t *ids, size_t n)
+{
+    msgpack_pack_array(&p->mp, n);
+    pack_elements(p, ids, n);
 }
 
 size_t id_lists_arguments(const struct id_lists *l)
@@ -110,7 +110,7 @@ void pack_arguments(struct pack *p, const struct id_lists *l)
         if (id_lists_is_list(l, i))
             pack_ids(p, ids, n);
         else
-            pack_id_list(p, ids, 1);
+            pack_elements(p, ids, 1);
         ids += n;
     }
 }

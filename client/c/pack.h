@@ -32,7 +32,6 @@ void pack_str(struct pack *p, const char *text);        // an empty one too
 void pack_str_or_nil(struct pack *p, const char *text); // NULL or "": nil
 void pack_ints(struct pack *p, const int64_t *values, size_t n);
 void pack_ids(struct pack *p, const int64_t *ids, size_t n);     // an array; 0 is nil
-void pack_id_list(struct pack *p, const int64_t *ids, size_t n); // elements of an array
 
 // Ids of arguments, some of them lists: how many each has, or OPD_SINGLE. `lengths` NULL: none is.
 struct id_lists {

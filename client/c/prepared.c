@@ -10,7 +10,6 @@
 #include "c/map.h"
 
 enum { MAX_CALLS = 1 << 8, MAX_KEY = 1 << 15, MAX_OUTPUTS = 1 << 12 };
-enum { STEADY = 4 }; // calls in a row on the same inputs: there may be many more
 
 enum call_state {
     CALL_NEW,
@@ -28,7 +27,7 @@ struct prepared_call {
     const struct known_desc **outputs;
     bool views;      // some share an input's memory
     uint64_t inputs; // hash of the last call's
-    unsigned n_same; // calls before it that had these, at most STEADY
+    unsigned n_same; // calls before it that had these, at most LANE_STEADY
 };
 
 static void clear_call(struct prepared_call *call)
@@ -317,11 +316,11 @@ static bool is_steady(struct prepared_call *call, const struct opd_forward_param
     uint64_t inputs = hash_bytes(params->inputs, params->input_count * sizeof *params->inputs, 0);
     if (inputs != call->inputs)
         call->n_same = 0;
-    else if (call->n_same < STEADY)
+    else if (call->n_same < LANE_STEADY)
         call->n_same++;
     call->inputs = inputs;
     bool lists = params->input_lengths || params->output_lengths; // which go by no lane
-    return call->n_same == STEADY && params->input_count > 0 && !lists;
+    return call->n_same == LANE_STEADY && params->input_count > 0 && !lists;
 }
 
 // By the lane, or else by a request.

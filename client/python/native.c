@@ -11,7 +11,7 @@
 
 #include "copying.h"
 
-enum { ABI = 8 };
+enum { ABI = 9 };
 
 struct call_names names;
 
@@ -256,7 +256,9 @@ static bool fill(PyObject *module)
     if (!(names.name = PyUnicode_InternFromString(#name)))                                         \
         return false;
     CALL_NAMES(INTERN)
+#define SPACED(method) #method " "
     return PyModule_AddObjectRef(module, "Tensor", (PyObject *)tensor_base) == 0 &&
+           PyModule_AddStringConstant(module, "HARMLESS", LANE_HARMLESS(SPACED)) == 0 &&
            PyModule_AddIntConstant(module, "ABI", ABI) == 0;
 }
 

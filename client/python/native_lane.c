@@ -6,8 +6,6 @@
 
 static const char SHARED[] = "opd_native.shared";
 enum { SHARED_SIZE = 4096 };
-enum { STEADY = 4 };               // calls on the same inputs: there may be many more
-enum { LEFT = 16, MOST_FAILED = 10 };
 
 // ---- what is shared -----------------------------------------------------------------------------
 
@@ -180,7 +178,7 @@ bool lane_renew(PyObject *const parts[], struct tensor *made)
     made->wire = wire;
     Py_DECREF(was);
     if (call)
-        call->armed = 0;
+        call->use.armed = 0;
     return true;
 }
 
@@ -229,7 +227,7 @@ static bool is_steady(struct shared *s, PyObject *head, PyObject *args)
         s->recent[at].hash = hash;
         s->recent[at].n = 0;
     }
-    return ++s->recent[at].n > STEADY;
+    return ++s->recent[at].n > LANE_STEADY;
 }
 
 // Where such a call is noted: a free place, or that of the one longest ago; and not too many.
@@ -268,21 +266,14 @@ void lane_note(PyObject *const parts[], PyObject *args, struct tensor *made)
 
 // ---- running ------------------------------------------------------------------------------------
 
-static void leave(struct lane_call *call, unsigned n)
-{
-    call->armed = 0;
-    call->n_left = n << call->n_failed;
-    call->n_failed += call->n_failed < MOST_FAILED;
-}
-
 // Whether it may be entered. False with an error, too.
 static bool make_ready(PyObject *const parts[], PyObject *handle, PyObject *args,
                        struct shared *s, struct tensor *made)
 {
     struct lane_call *call = find_tied(s, made);
-    if (!call || s->asks || (call->n_left > 0 && call->n_left--))
+    if (!call || s->asks || lane_use_passes(&call->use, &s->lane_waits))
         return false;
-    if (s->lane && call->armed == s->epoch)
+    if (s->lane && call->use.armed == s->epoch)
         return true;
     PyObject *told = PyObject_CallMethodObjArgs(parts[CONN], names._arm, handle, args, made, NULL);
     unsigned slot, version;
@@ -294,21 +285,17 @@ static bool make_ready(PyObject *const parts[], PyObject *handle, PyObject *args
     if (PyErr_Occurred() || !call)
         return false;
     if (!good || !s->lane) {
-        leave(call, LEFT);
+        lane_use_leave(&call->use, false);
         return false;
     }
-    call->entry = (struct lane_entry){ .slot = slot, .serial = serial };
+    call->use.entry = (struct lane_entry){ .slot = slot, .serial = serial };
+    call->use.armed = s->epoch;
     call->version = version;
-    call->armed = s->epoch;
     return true;
 }
 
-// What the daemon has sent meanwhile is taken in now and then, in place of a reply that would.
-static bool look(PyObject *const parts[], struct word_waits *waits)
+static bool look(PyObject *const parts[])
 {
-    if ((waits->n + 1) % WORD_EACH != 0 || waits->n_passed > 0)
-        return true;
-    waits->n++;
     PyObject *done = PyObject_CallMethodObjArgs(parts[CONN], names.poll, NULL);
     Py_XDECREF(done);
     return done != NULL;
@@ -355,7 +342,7 @@ static bool wait_for_word(struct shared *s)
 // Is nothing in the way of an entry? Anything may have run by then. False with an error, too.
 static bool is_clear(PyObject *const parts[], struct shared *s)
 {
-    return look(parts, &s->lane_waits) && exchange_find_socket(parts) >= 0;
+    return (!lane_is_to_look(&s->lane_waits) || look(parts)) && exchange_find_socket(parts) >= 0;
 }
 
 // What became of an entry. HEARD: the reply, or none, if it was not begun or with an error.
@@ -369,10 +356,8 @@ static enum fate enter(PyObject *const parts[], struct shared *s, struct lane_en
     *out_reply = NULL;
     if (wait_for_word(s))
         return TOLD;
-    if (lane_was_refused(s->lane, number)) {
-        s->lane_waits.n_missed = s->lane_waits.n_passed = 0;
+    if (lane_was_refused(s->lane, number, &s->lane_waits))
         return REFUSED;
-    }
     *out_reply = hear(parts, s, entry.request);
     return HEARD;
 }
@@ -384,17 +369,17 @@ PyObject *lane_run(PyObject *const parts[], PyObject *handle, PyObject *expected
     if (!s || !made->tie || !make_ready(parts, handle, args, s, made) || !is_clear(parts, s))
         return NULL;
     struct lane_call *call = find_tied(s, made);
-    if (!call || !s->lane || call->armed != s->epoch ||
+    if (!call || !s->lane || call->use.armed != s->epoch ||
         !word_begin(&s->lane->word, &s->lane_waits))
         return NULL;
     PyObject *reply;
     uint32_t version = call->version;
-    enum fate fate = enter(parts, s, call->entry, &reply);
+    enum fate fate = enter(parts, s, call->use.entry, &reply);
     call = find_tied(s, made);
     if (call && fate == TOLD)
-        call->n_failed = 0;
+        call->use.n_failed = 0;
     else if (call && fate == REFUSED)
-        leave(call, 1);
+        lane_use_leave(&call->use, true);
     return fate == TOLD ? exchange_told(parts, expected, version) : reply;
 }
 
@@ -453,9 +438,9 @@ PyObject *lane_replay(PyObject *const parts[])
 bool lane_is_wanted(PyObject *const parts[])
 {
     struct shared *s = lane_shared(parts[WORD]);
-    if (!s || s->refused || s->asks || ++s->n_replays <= (unsigned)STEADY << s->n_offered)
+    if (!s || s->refused || s->asks || ++s->n_replays <= (unsigned)LANE_STEADY << s->n_offered)
         return false;
     s->n_replays = 0;
-    s->n_offered += s->n_offered < MOST_FAILED;
+    s->n_offered += s->n_offered < LANE_MOST_FAILED;
     return true;
 }

@@ -8,12 +8,12 @@
 // may come to hold a tensor's memory. What is asked of the daemon for it is in _lanes.py. All with
 // Python's lock held.
 
-#include "base/lane.h"
+#include "c/lane_use.h"
 #include "native_call.h"
 
 // INPUTS: of a call. ALIKE: results of one call on the same inputs; a loop has two, if it drops
 // the last one when it has the next.
-enum { LANE_CALLS = 16, LANE_INPUTS = 8, LANE_ALIKE = 4, LANE_RECENT = 8 };
+enum { LANE_INPUTS = 8, LANE_ALIKE = 4, LANE_RECENT = 8 };
 
 struct lane_call {
     PyObject *head; // of the handle; NULL: there is no call here
@@ -21,10 +21,8 @@ struct lane_call {
     Py_ssize_t n_inputs;
     PyObject *wire; // the result's id, while it is kept; NULL: its user has it
     uint64_t tie;   // of the tensor that the result is; the least: the longest ago
-    struct lane_entry entry;
-    unsigned version;          // that it runs
-    unsigned armed;            // shared.epoch; 0: it is not
-    unsigned n_failed, n_left; // calls that are left to requests
+    struct lane_use use;
+    unsigned version; // that it runs
 };
 
 struct shared {

@@ -46,7 +46,20 @@ static inline uint32_t lane_enter(struct lane *l, const struct lane_entry *e, in
     return number;
 }
 
-static inline bool lane_was_refused(const struct lane *l, uint32_t number)
+// Where the word has not told of that entry. Then the executor has kept nobody waiting.
+static inline bool lane_was_refused(const struct lane *l, uint32_t number,
+                                    struct word_waits *waits)
 {
-    return atomic_load(&l->refused) == number;
+    bool refused = atomic_load(&l->refused) == number;
+    if (refused)
+        waits->n_missed = waits->n_passed = 0;
+    return refused;
+}
+
+// Now and then what the daemon has sent meanwhile is taken in, in place of a reply that would.
+static inline bool lane_is_to_look(struct word_waits *waits)
+{
+    bool look = (waits->n + 1) % WORD_EACH == 0 && waits->n_passed == 0;
+    waits->n += look;
+    return look;
 }

@@ -110,8 +110,7 @@ static inline uint64_t formula_bit(int tensor)
     return UINT64_C(1) << (tensor < TENSOR_TEMP ? tensor : tensor - OP_MAX_TEMPS);
 }
 
-#define FORMULA_INPUTS UINT64_C(0xffffffff)           // those bits
-#define FORMULA_BACKWARD UINT64_C(0xffffffff00000000) // of what backward alone can read
+#define FORMULA_BACKWARD UINT64_C(0xffffffff00000000) // the bits of what backward alone can read
 
 // formula_expr.c: reads the rest of the line into `f`, whose name and target are known.
 struct reader;

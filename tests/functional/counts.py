@@ -186,19 +186,28 @@ def wait_for_replays(n):
     for _ in range(n):
         replay()
 
+def call_in_batches(n):
+    with client.batch():
+        call(n)
+
 def replay_in_batches(n):
     with client.batch():
         for _ in range(n):
             replay()
 
-make = {"call": call, "replay": wait_for_replays, "replay in a batch": replay_in_batches}[sys.argv[2]]
+make = {
+    "call": call,
+    "replay": wait_for_replays,
+    "call in a batch": call_in_batches,
+    "replay in a batch": replay_in_batches,
+}[sys.argv[2]]
 gc.disable()
 print("ready", opd._native.native is not None, flush=True)
 for line in sys.stdin:
     make(int(line))
     print(flush=True)
 """
-CLIENT_KINDS = ("call", "replay", "replay in a batch")
+CLIENT_KINDS = ("call", "replay", "call in a batch", "replay in a batch")
 
 
 class CountedClient(Counted):

@@ -3,10 +3,13 @@
 import ctypes
 import mmap
 import os
+import signal
 import struct
+import threading
+from contextlib import contextmanager
 
 from conftest import DEVICE
-from raw import Raw, make_memfd
+from raw import Raw, find_roles, make_memfd
 
 IDLE, AWAITED, SLEPT_ON, DONE = range(4)
 AT, SIZE = 64, 4096  # of the lane in its memory
@@ -132,3 +135,14 @@ def capture(raw, graph, *calls, **options):
     for op, inputs, outputs in calls:
         raw.call("forward", op, inputs, {}, outputs)
     raw.call("graph_end", graph)
+
+
+@contextmanager
+def late(pid):
+    """What is waited for meanwhile takes the executor longer than a client waits for a word."""
+    executor = find_roles(pid, "executor")[0]
+    os.kill(executor, signal.SIGSTOP)
+    timer = threading.Timer(0.3, os.kill, (executor, signal.SIGCONT))
+    timer.start()
+    yield
+    timer.join()

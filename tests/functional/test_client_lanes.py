@@ -13,6 +13,7 @@ from conftest import DEVICE, PATIENCE, eventually
 from lane_client import client, edit, served, x  # noqa: F401
 from operators import put_kernels
 from raw import Raw, find_roles
+from raw_lane import late
 from upgrades import upgrade
 
 import opd
@@ -30,14 +31,27 @@ def counts(served):
 
 
 def goes_by_lane(served, call, n=1):
-    """Of some tries: on a machine that is busy a wait may end by a reply, and some after it. call() makes n calls, and
-    returns one's result; only by the lane an earlier result's tensor is given again."""
-    for _ in range(40):
+    """Sooner or later, some in a row: on a machine that is busy a wait may end by a reply, and some after it. call()
+    makes n calls, and returns one's result; only by the lane an earlier result's tensor is given again."""
+
+    def try_some():
         before = counts(served)
-        made = {call()._id for _ in range(30)}
-        if len(made) <= 2 and counts(served) == [before[0] + 30 * n, *before[1:]]:
-            return True
-    return False
+        made = {call()._id for _ in range(5)}
+        return len(made) <= 2 and counts(served) == [before[0] + 5 * n, *before[1:]]
+
+    return eventually(try_some)
+
+
+def test_what_is_left_to_requests_is_not_armed(served, client, x):
+    """After a wait that a reply has ended."""
+    double_it = client.ops.double_it
+    assert goes_by_lane(served, lambda: double_it(x))
+    with late(served.pid):
+        double_it(x)
+    before = counts(served)
+    double(client, x, 50)
+    assert counts(served)[1] == before[1]
+    assert goes_by_lane(served, lambda: double_it(x))
 
 
 def double(client, x, n=1):

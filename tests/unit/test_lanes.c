@@ -103,7 +103,8 @@ static void test_an_entry(void **state)
     assert_ptr_equal(word, &memory.lane[0].word);
     assert_int_equal(begun.request, 7);
     assert_int_equal(begun.serial, 100);
-    assert_false(lane_was_refused(&memory.lane[0], number));
+    struct word_waits waits = { 0 };
+    assert_false(lane_was_refused(&memory.lane[0], number, &waits));
     enter(0, 2, 100); // one at a time
     assert_null(lanes_take(&lanes, &begun, &word));
     lanes_ended(&lanes, 2);
@@ -117,7 +118,9 @@ static void assert_refused(int lane, uint32_t slot, uint64_t serial)
     struct word *word;
     uint32_t number = enter(lane, slot, serial);
     assert_null(lanes_take(&lanes, &begun, &word));
-    assert_true(lane_was_refused(&memory.lane[lane], number));
+    struct word_waits waits = { .n_missed = 1, .n_passed = 1 };
+    assert_true(lane_was_refused(&memory.lane[lane], number, &waits));
+    assert_int_equal(waits.n_missed + waits.n_passed, 0);
     assert_int_equal(atomic_load(&memory.lane[lane].word.state), WORD_IDLE);
 }
 

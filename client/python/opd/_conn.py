@@ -450,14 +450,15 @@ class Connection:
         if not data:
             return self.close("the daemon hung up")
         for message in self._decoder.feed(data):
-            if not isinstance(message, _wire.Notification):
-                self._settle(*message)
+            if isinstance(message, list):
+                self._settle(message[1], message[2], message[3])
             elif not self._told.hear(message.method, message.params):
                 self._notifications.append(message)
 
     def _settle(self, msgid: int, error: Any, result: Any) -> None:
         reply = self.replies.pop(msgid, None)
-        self._owed = self._owed and msgid != 0
+        if msgid == 0:
+            self._owed = False
         found = None if error is None else from_wire(error)
         if reply is None:
             # A signal's exception may have ended the wait before anybody could keep a reply for it.

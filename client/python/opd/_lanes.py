@@ -15,11 +15,7 @@ from .errors import OpdError
 
 _AT = 64  # of the lane, behind the word
 _MOST = 100  # lanes that are opened: executors that end are not for ever
-# Requests by which nothing comes to hold a tensor's memory that there is. Of prepared calls Handle.run() knows.
-_HARMLESS = {
-    "free", "lane_call", "lane_open", "lane_wait", "prepare", "replay", "shm_open", "sync", "tensor_info",
-    "tensor_new", "tensor_read", "tensor_write",
-}  # fmt: skip
+_HARMLESS = frozenset(native.HARMLESS.split() if native is not None else ())  # of calls Handle.run() knows
 
 
 class Begun(Reply):
@@ -104,9 +100,9 @@ class LaneConnection(CallConnection):
             native.untie(self.word, self.dropped)
 
     def _settle(self, msgid: int, error: Any, result: Any) -> None:
-        if isinstance(result, dict) and "views" in result and has_views(result):
+        if result and isinstance(result, dict) and "views" in result and has_views(result):
             self.untie()  # an edit has made them such
-        super()._settle(msgid, error, result)
+        CallConnection._settle(self, msgid, error, result)
 
     def _arm(self, handle: Any, args: Sequence[Any], made: Any) -> Optional[tuple[int, int, int]]:
         """What is to be entered for that call with that result: slot, serial, and the version that it runs."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from ._places import look_beside
 
-_ABI = 8
+_ABI = 9
 _FILE = "opd_native.so"
 _NAME = "opd_native"
 

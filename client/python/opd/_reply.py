@@ -21,7 +21,8 @@ class Batch:
 
     def settle(self, reply: Reply) -> None:
         self.pending -= 1
-        self.warnings.extend(reply.warnings)
+        if reply.warnings:
+            self.warnings.extend(reply.warnings)
         # Replies may overtake each other; the request that was sent first is the cause of
         # the others' errors.
         if reply.error and (self._first is None or reply.msgid < self._first.msgid):
@@ -51,7 +52,7 @@ class Reply:
 
     def settle(self, result: Any, error: Optional[OpdError]) -> None:
         self.done, self.result, self.error = True, result, error
-        if self.method in _WARN and isinstance(result, dict):
+        if result and self.method in _WARN and isinstance(result, dict):
             self.warnings = result.get("warnings", ())
         if self.batch:
             self.batch.settle(self)

@@ -13,12 +13,6 @@ _REQUEST, _RESPONSE, _NOTIFICATION = 0, 1, 2
 _MAX_REPLY = 1 << 28  # bytes of one reply that we are willing to hold
 
 
-class Response(NamedTuple):
-    msgid: int
-    error: Any  # None: it succeeded
-    result: Any
-
-
 class Notification(NamedTuple):
     method: str
     params: list[Any]
@@ -51,8 +45,9 @@ class Decoder:
     def __init__(self) -> None:
         self._unpacker = msgpack.Unpacker(max_buffer_size=_MAX_REPLY)
 
-    def feed(self, data: bytes) -> Iterator[Union[Response, Notification]]:
-        """Raises ProtocolError for what is no message of a daemon; the stream is of no use after that."""
+    def feed(self, data: bytes) -> Iterator[Union[list[Any], Notification]]:
+        """A response is a list, as it comes: [1, msgid, error, or None where it succeeded, result]. Raises
+        ProtocolError for what is no message of a daemon; the stream is of no use after that."""
         try:
             self._unpacker.feed(data)
             for message in self._unpacker:
@@ -62,7 +57,7 @@ class Decoder:
                     and message[0] == _RESPONSE
                     and type(message[1]) is int
                 ):
-                    yield Response(message[1], message[2], message[3])
+                    yield message
                 else:
                     yield _check_notification(message)
         except (ValueError, msgpack.UnpackException) as e:
