@@ -361,24 +361,43 @@ template <class T> OPD_CPU_INLINE T opd_cpu_exchange(T *p, T expected, T next, i
     return expected;
 }
 #endif
-#define OPD_CPU_ATOMIC(T, name, was)                                                               \
-    OPD_CPU_INLINE T name(T *p, T v)                                                               \
+#define OPD_CPU_ATOMIC(T)                                                                          \
+    OPD_CPU_INLINE T atomicAdd(T *p, T v)                                                          \
     {                                                                                              \
-        return was;                                                                                \
+        return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);                                         \
+    }                                                                                              \
+    OPD_CPU_INLINE T atomicSub(T *p, T v)                                                          \
+    {                                                                                              \
+        return __atomic_fetch_sub(p, v, __ATOMIC_RELAXED);                                         \
+    }                                                                                              \
+    OPD_CPU_INLINE T atomicAnd(T *p, T v)                                                          \
+    {                                                                                              \
+        return __atomic_fetch_and(p, v, __ATOMIC_RELAXED);                                         \
+    }                                                                                              \
+    OPD_CPU_INLINE T atomicOr(T *p, T v)                                                           \
+    {                                                                                              \
+        return __atomic_fetch_or(p, v, __ATOMIC_RELAXED);                                          \
+    }                                                                                              \
+    OPD_CPU_INLINE T atomicXor(T *p, T v)                                                          \
+    {                                                                                              \
+        return __atomic_fetch_xor(p, v, __ATOMIC_RELAXED);                                         \
+    }                                                                                              \
+    OPD_CPU_INLINE T atomicExch(T *p, T v)                                                         \
+    {                                                                                              \
+        return __atomic_exchange_n(p, v, __ATOMIC_RELAXED);                                        \
+    }                                                                                              \
+    OPD_CPU_INLINE T atomicMax(T *p, T v)                                                          \
+    {                                                                                              \
+        return opd_cpu_update(p, [v](T a) { return a < v ? v : a; });                              \
+    }                                                                                              \
+    OPD_CPU_INLINE T atomicMin(T *p, T v)                                                          \
+    {                                                                                              \
+        return opd_cpu_update(p, [v](T a) { return v < a ? v : a; });                              \
     }
-#define OPD_CPU_ATOMICS(T)                                                                         \
-    OPD_CPU_ATOMIC(T, atomicAdd, __atomic_fetch_add(p, v, __ATOMIC_RELAXED))                       \
-    OPD_CPU_ATOMIC(T, atomicSub, __atomic_fetch_sub(p, v, __ATOMIC_RELAXED))                       \
-    OPD_CPU_ATOMIC(T, atomicAnd, __atomic_fetch_and(p, v, __ATOMIC_RELAXED))                       \
-    OPD_CPU_ATOMIC(T, atomicOr, __atomic_fetch_or(p, v, __ATOMIC_RELAXED))                         \
-    OPD_CPU_ATOMIC(T, atomicXor, __atomic_fetch_xor(p, v, __ATOMIC_RELAXED))                       \
-    OPD_CPU_ATOMIC(T, atomicExch, __atomic_exchange_n(p, v, __ATOMIC_RELAXED))                     \
-    OPD_CPU_ATOMIC(T, atomicMax, opd_cpu_update(p, [v](T a) { return a < v ? v : a; }))            \
-    OPD_CPU_ATOMIC(T, atomicMin, opd_cpu_update(p, [v](T a) { return v < a ? v : a; }))
-OPD_CPU_ATOMICS(int)
-OPD_CPU_ATOMICS(unsigned)
-OPD_CPU_ATOMICS(unsigned long long)
-OPD_CPU_ATOMICS(long long)
+OPD_CPU_ATOMIC(int)
+OPD_CPU_ATOMIC(unsigned)
+OPD_CPU_ATOMIC(unsigned long long)
+OPD_CPU_ATOMIC(long long)
 #define OPD_CPU_ATOMIC_CAS(T)                                                                      \
     OPD_CPU_INLINE T atomicCAS(T *p, T expected, T v)                                              \
     {                                                                                              \
@@ -390,8 +409,14 @@ OPD_CPU_ATOMIC_CAS(int)
 OPD_CPU_ATOMIC_CAS(unsigned)
 OPD_CPU_ATOMIC_CAS(unsigned long long)
 #define OPD_CPU_ATOMIC_FLOAT(T)                                                                    \
-    OPD_CPU_ATOMIC(T, atomicAdd, opd_cpu_update(p, [v](T a) { return a + v; }))                    \
-    OPD_CPU_ATOMIC(T, atomicExch, opd_cpu_update(p, [v](T) { return v; }))
+    OPD_CPU_INLINE T atomicAdd(T *p, T v)                                                          \
+    {                                                                                              \
+        return opd_cpu_update(p, [v](T a) { return a + v; });                                      \
+    }                                                                                              \
+    OPD_CPU_INLINE T atomicExch(T *p, T v)                                                         \
+    {                                                                                              \
+        return opd_cpu_update(p, [v](T) { return v; });                                            \
+    }
 OPD_CPU_ATOMIC_FLOAT(float)
 OPD_CPU_ATOMIC_FLOAT(double)
 OPD_CPU_INLINE unsigned atomicInc(unsigned *p, unsigned last)
