@@ -111,7 +111,9 @@ def find_children(pids):
 
 
 def nice(pid):
-    return int(read_stat(pid)[16])
+    """None: it has ended meanwhile."""
+    stat = read_stat(pid)
+    return stat and int(stat[16])
 
 
 @pytest.mark.parametrize("compilers", ["1", "2"])
