@@ -41,6 +41,8 @@ bool guess_is_word_char(char c);
 bool guess_has_part(const char *name, const char *const *parts);
 bool guess_is_one_of(const char *name, const char *const *words);
 bool guess_is_listed(const char *const *names, int n, const char *name);
+// "256" of a constant or macro of the file; NULL: it is none.
+const char *guess_constant(struct proposal *p, const char *name);
 // The next place of a whole word that is no member, from `at` to `end`; NULL: there is none.
 const char *guess_find_word(const char *at, const char *end, const char *word);
 
@@ -49,8 +51,8 @@ const char *guess_find_word(const char *at, const char *end, const char *word);
 void guess_find_body(const struct proposal *p, const struct signature *k, const char **out_begin,
                      const char **out_end);
 bool guess_body_has(const struct proposal *p, const struct signature *k, const char *what);
-bool guess_is_linear(const struct proposal *p, const struct signature *k, char axis);
-// "128" where that index is made with the constant, not with blockDim; NULL: it is not.
+bool guess_is_linear(struct proposal *p, const struct signature *k, char axis);
+// "128" where that index is made with a constant, not with blockDim; NULL: it is not.
 const char *guess_block_size(struct proposal *p, const struct signature *k);
 
 // Whether a block has one element of it: in its brackets stands blockIdx.x, or a name for that.

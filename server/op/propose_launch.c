@@ -1,7 +1,6 @@
 #include "op/propose_launch.h"
 
 #include <ctype.h>
-#include <inttypes.h>
 #include <string.h>
 #include <strings.h>
 
@@ -125,7 +124,6 @@ static bool is_division(const char *name)
 static const char *spell_name(struct speller *s, const char *at, int depth)
 {
     const char *name = arena_strndup(&s->p->arena, at, count_word(at)), *begin, *end;
-    int64_t number;
     at += strlen(name);
     if (strncmp(at, "::", 2) == 0)
         return NULL;
@@ -141,13 +139,9 @@ static const char *spell_name(struct speller *s, const char *at, int depth)
         buf_append_str(&s->out, name);
         return at;
     }
-    const char *plain = alias_text(s->p->text, strlen(s->p->text), &s->p->arena, name);
-    if (plain[strspn(plain, "0123456789")] == 0) {
-        buf_append_str(&s->out, plain);
-        return at;
-    }
-    if (constant_eval(s->p->text, strlen(s->p->text), plain, &number)) {
-        buf_printf(&s->out, "%" PRId64, number);
+    const char *number = guess_constant(s->p, name);
+    if (number) {
+        buf_append_str(&s->out, number);
         return at;
     }
     if (depth == MAX_DEPTH || !find_definition(s, name, &begin, &end))

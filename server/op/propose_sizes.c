@@ -74,7 +74,7 @@ static bool is_behind(const struct proposal *p, const struct signature *k, const
 }
 
 // A block for each row, or more elements than one of the sizes has: there are rows of that size.
-static bool has_rows(const struct proposal *p)
+static bool has_rows(struct proposal *p)
 {
     const struct signature *k = p->kernels[0];
     bool blocks = !guess_is_linear(p, k, 'x') && guess_body_has(p, k, "blockIdx.x");

@@ -321,14 +321,14 @@ static void write_namespaces(struct proposal *p, const struct signature *k)
             buf_printf(p->out, "%.*s::", (int)sizes[i], names[i]);
 }
 
-static bool is_plain_threads(const struct proposal *p, const struct signature *k)
+static bool is_plain_threads(struct proposal *p, const struct signature *k)
 {
     return takes_total(p, k) && guess_is_linear(p, k, 'x') && !guess_is_linear(p, k, 'y');
 }
 
-// NULL: not known, or what is without it.
-static const char *find_block(struct proposal *p, const struct signature *k,
-                              const struct guessed_launch *launch)
+// What a header must say of a block's size; NULL: nothing, it is not known or 256.
+static const char *unusual_block(struct proposal *p, const struct signature *k,
+                                 const struct guessed_launch *launch)
 {
     const char *block = launch->block ? launch->block : guess_block_size(p, k);
     return block && strcmp(block, "256") != 0 ? block : NULL;
@@ -338,7 +338,7 @@ static void write_grid(struct proposal *p, const struct signature *k,
                        const struct guessed_launch *launch)
 {
     bool plane = guess_is_linear(p, k, 'x') && guess_is_linear(p, k, 'y') && p->n_sizes > 1;
-    const char *block = find_block(p, k, launch);
+    const char *block = unusual_block(p, k, launch);
     if (launch->grid && launch->block) {
         buf_printf(p->out, "//!   grid    %s\n", launch->grid);
     } else if (plane) {
@@ -379,7 +379,7 @@ static void write_template(struct proposal *p, const struct signature *k,
         open = true;
     }
     buf_append_str(p->out, open ? ">" : "");
-    const char *block = find_block(p, k, launch);
+    const char *block = unusual_block(p, k, launch);
     bool by = block && !block[strspn(block, "0123456789")];
     if (is_plain_threads(p, k))
         buf_printf(p->out, " threads %s%s%s", p->total, by ? " by " : "", by ? block : "");

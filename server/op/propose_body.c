@@ -1,0 +1,129 @@
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "op/propose_guess.h"
+
+// The text behind the kernel's name, to the next kernel.
+void guess_find_body(const struct proposal *p, const struct signature *k, const char **out_begin,
+                     const char **out_end)
+{
+    const char *at = p->text;
+    for (int line = 1; line < k->line && at; line++)
+        at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL;
+    at = at ? strchr(at, '{') : NULL;
+    *out_begin = at ? at : p->text;
+    const char *next = at ? strstr(at, "__global__") : NULL;
+    *out_end = next ? next : p->text + strlen(p->text);
+}
+
+bool guess_body_has(const struct proposal *p, const struct signature *k, const char *what)
+{
+    const char *begin, *end;
+    guess_find_body(p, k, &begin, &end);
+    const char *at = strstr(begin, what);
+    return at && at < end;
+}
+
+// The kernel's body without spaces.
+static void append_tight(const struct proposal *p, const struct signature *k, struct buf *out)
+{
+    const char *begin, *end;
+    guess_find_body(p, k, &begin, &end);
+    for (; begin < end; begin++)
+        if (!isspace((unsigned char)*begin))
+            buf_append(out, begin, 1);
+}
+
+const char *guess_constant(struct proposal *p, const char *name)
+{
+    size_t size = strlen(p->text);
+    int64_t number;
+    const char *plain = alias_text(p->text, size, &p->arena, name);
+    if (plain[strspn(plain, "0123456789")] == 0)
+        return plain;
+    return constant_eval(p->text, size, plain, &number)
+               ? arena_printf(&p->arena, "%" PRId64, number)
+               : NULL;
+}
+
+// NAME of "i = blockIdx.x * NAME + threadIdx.x;", or the other way round. NULL: there is none.
+static const char *find_block_name(struct proposal *p, const char *tight)
+{
+    static const char before[] = "blockIdx.x*", behind[] = "*blockIdx.x";
+    static const char thread[] = "+threadIdx.x;";
+    for (const char *at = tight; (at = strchr(at, '='));) {
+        const char *name = ++at;
+        name += strncmp(name, before, strlen(before)) == 0 ? strlen(before) : 0;
+        size_t n = 0;
+        while (guess_is_word_char(name[n]))
+            n++;
+        const char *next = name + n;
+        if (name == at && strncmp(next, behind, strlen(behind)) != 0)
+            continue;
+        next += name == at ? strlen(behind) : 0;
+        if (n > 0 && strncmp(next, thread, strlen(thread)) == 0)
+            return arena_strndup(&p->arena, name, n);
+    }
+    return NULL;
+}
+
+const char *guess_block_size(struct proposal *p, const struct signature *k)
+{
+    struct buf tight = { 0 };
+    append_tight(p, k, &tight);
+    const char *name = find_block_name(p, buf_str(&tight)), *size = NULL;
+    buf_finish(&tight);
+    for (int i = 0; name && i < k->n_template; i++)
+        if (!k->template_params[i].is_type && strcmp(k->template_params[i].name, name) == 0)
+            size = guess_template_arg(p, k, i);
+    size = size || !name ? size : guess_constant(p, name);
+    return size && isdigit((unsigned char)*size) ? size : NULL;
+}
+
+bool guess_is_linear(struct proposal *p, const struct signature *k, char axis)
+{
+    char one[32], other[32];
+    struct buf tight = { 0 };
+    snprintf(one, sizeof one, "blockIdx.%c*blockDim.%c", axis, axis);
+    snprintf(other, sizeof other, "blockDim.%c*blockIdx.%c", axis, axis);
+    append_tight(p, k, &tight);
+    bool found = strstr(buf_str(&tight), one) || strstr(buf_str(&tight), other) ||
+                 (axis == 'x' && (strstr(buf_str(&tight), "KERNEL_LOOP(") ||
+                                  strstr(buf_str(&tight), "KERNEL_LOOP_T")));
+    buf_finish(&tight);
+    return found || (axis == 'x' && guess_block_size(p, k));
+}
+
+// "row" after "row = blockIdx.x;".
+static bool is_block(const char *begin, const char *end, const char *index, size_t n)
+{
+    static const char block[] = "blockIdx.x";
+    if (n == strlen(block) && strncmp(index, block, n) == 0)
+        return true;
+    for (const char *at = begin; (at = memmem(at, (size_t)(end - at), block, strlen(block)));
+         at += strlen(block)) {
+        const char *equal = at;
+        while (equal > begin && strchr(" =", equal[-1]))
+            equal--;
+        if (at[strlen(block)] == ';' && equal < at && (size_t)(equal - begin) > n &&
+            strncmp(equal - n, index, n) == 0 && !guess_is_word_char(equal[-(ptrdiff_t)n - 1]))
+            return true;
+    }
+    return false;
+}
+
+bool guess_is_of_block(const struct proposal *p, const struct signature *k, const char *name)
+{
+    const char *begin, *end;
+    int n = 0;
+    guess_find_body(p, k, &begin, &end);
+    for (const char *at = begin; (at = guess_find_word(at, end, name)); n++) {
+        at += strlen(name);
+        size_t size = *at == '[' ? strcspn(at + 1, "]") : 0;
+        if (size == 0 || !is_block(begin, end, at + 1, size))
+            return false;
+    }
+    return n > 0;
+}
