@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,19 @@ def eventually(holds, seconds=PATIENCE):
     while not (value := holds()) and time.monotonic() < end:
         time.sleep(0.02)
     return value
+
+
+@contextmanager
+def beside(run):
+    """run(over) in a thread of its own beside the block, which sets `over`, an event, at its end."""
+    over = threading.Event()
+    thread = threading.Thread(target=run, args=[over])
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def can_compile():

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from conftest import PATIENCE, ROOT, eventually
+from conftest import PATIENCE, ROOT, beside, eventually
 from lane_client import client, edit, served, x  # noqa: F401
 from operators import COUNT, put_kernels
 from raw import find_roles
@@ -30,19 +30,13 @@ NATIVE = opd._native.native is not None
 def asleep(pid, seconds):
     """The broker, until it ends or so much later."""
     os.kill(pid, signal.SIGSTOP)
-    over = threading.Event()
 
-    def wake():
+    def wake(over):
         over.wait(seconds)
         os.kill(pid, signal.SIGCONT)
 
-    thread = threading.Thread(target=wake)
-    thread.start()
-    try:
+    with beside(wake):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def needs_no_request(served, replay):

@@ -6,11 +6,10 @@ import os
 import random
 import signal
 import struct
-import threading
 
 import numpy as np
 import pytest
-from conftest import DEVICE
+from conftest import DEVICE, beside
 from libopd import Client as LibraryClient
 from operators import PICK, double_by, put_kernels
 from raw import Raw, RpcError, eventually, find_roles, kill_executors_soon, make_memfd
@@ -217,19 +216,15 @@ def test_a_hostile_client(served, waiting):
     """It writes what it likes there, all the time, closes the memory under a request, and ends in the midst of one:
     an honest one beside it notices nothing."""
     with Waiting(served.socket) as hostile:
-        over = threading.Event()
 
-        def scribble():
+        def scribble(over):
             while not over.is_set():
                 hostile.state = random.choice((0, 1, 2, 3, 0xFFFFFFFF))
 
-        thread = threading.Thread(target=scribble)
-        thread.start()
-        for i in range(50):
-            hostile.request("call", 1, [1, 200 + i])
-            assert waiting.read(waiting.double()) == (2.0,) * 4
-        over.set()
-        thread.join()
+        with beside(scribble):
+            for i in range(50):
+                hostile.request("call", 1, [1, 200 + i])
+                assert waiting.read(waiting.double()) == (2.0,) * 4
         hostile.request("call", 1, [1, 400])
         hostile.request("free", "shm", [9])
         hostile.request("call", 1, [1, 401])

@@ -9,7 +9,7 @@ import struct
 import threading
 
 import pytest
-from conftest import DEVICE
+from conftest import DEVICE, beside
 from operators import ADD, COUNT, FAULTY, PICK, both_by, double_by, put_kernels
 from raw import Raw, RpcError, eventually, kill_executors_soon, make_memfd
 from raw_lane import ASLEEP, AT, DONE, ENTRY, IDLE, REFUSAL, SERIAL, SIZE, SLOT, CallLane, Lane, capture, fours
@@ -328,9 +328,8 @@ def test_a_hostile_client(served, lane):
         hostile.make(1, "float32", [4], fours(1))
         hostile.record(5, "double_it", [1], [2])
         hostile.arm(5)
-        over = threading.Event()
 
-        def scribble():
+        def scribble(over):
             serials = [hostile.armed[1], lane.armed[1], 0, 2**64 - 1]
             while not over.is_set():
                 hostile.put(0, random.choice((0, 1, 2, 3, 0xFFFFFFFF)))
@@ -346,13 +345,10 @@ def test_a_hostile_client(served, lane):
                     os.set_blocking(hostile.bell, False)
                     os.eventfd_read(hostile.bell)
 
-        thread = threading.Thread(target=scribble)
-        thread.start()
-        for n in range(1, 100):
-            assert lane.run() is None
-            assert lane.read(2) == (2.0 * n,) * 4
-        over.set()
-        thread.join()
+        with beside(scribble):
+            for n in range(1, 100):
+                assert lane.run() is None
+                assert lane.read(2) == (2.0 * n,) * 4
         hostile.call("free", "shm", [9])
         read, write = os.pipe()
         for wrong in (read, write):

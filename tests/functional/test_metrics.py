@@ -3,14 +3,13 @@
 import json
 import re
 import subprocess
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import opd
-from conftest import PATIENCE, PROGRAM
+from conftest import PATIENCE, PROGRAM, beside
 
 OPCTL = str(Path(PROGRAM).with_name("opctl"))
 
@@ -117,23 +116,16 @@ def test_opctl_metrics(daemon, client):
 
 
 def test_opctl_top(daemon, client):
-    stop = threading.Event()
-
-    def work():
+    def work(over):
         with daemon.connect() as other:
             x = other.tensor(np.ones(100, np.float32))
-            while not stop.is_set():
+            while not over.is_set():
                 other.ops.gelu(x)
 
-    thread = threading.Thread(target=work)
-    thread.start()
     command = [OPCTL, "--socket", daemon.socket, "top", "--no-follow"]
-    try:
+    with beside(work):
         run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
         as_json = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=PATIENCE)
-    finally:
-        stop.set()
-        thread.join()
     assert run.returncode == 0, run.stderr
     device = client.info["default_device"]
     (row,) = [line.split() for line in run.stdout.splitlines() if line.startswith(device + " ")]

@@ -1,36 +1,24 @@
 """Replies that clients do not read, and those to a client that sends no more."""
 
+import functools
 import select
 import socket
-import threading
-from contextlib import contextmanager
 
 import pytest
+from conftest import beside
 from raw import HungUp, Raw, eventually, read_rss
 
 MIB = 1 << 20
 SIZE = 60 * MIB
 
 
-@contextmanager
-def sipping(clients):
+def sip(clients, over):
     """They take a little each second: who takes nothing for 30 is ended, and a machine may be slow."""
-    over = threading.Event()
-
-    def sip():
-        while not over.wait(1):
-            ready = select.select([raw.sock for raw in clients], [], [], 0)[0]
-            for raw in clients:
-                if raw.sock in ready:
-                    raw.unpacker.feed(raw.sock.recv(1 << 16))
-
-    thread = threading.Thread(target=sip)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    while not over.wait(1):
+        ready = select.select([raw.sock for raw in clients], [], [], 0)[0]
+        for raw in clients:
+            if raw.sock in ready:
+                raw.unpacker.feed(raw.sock.recv(1 << 16))
 
 
 def test_what_nobody_reads_has_a_bound(start_daemon):
@@ -42,7 +30,7 @@ def test_what_nobody_reads_has_a_bound(start_daemon):
         stuck = [Raw(daemon.socket) for _ in range(8)]
         for raw in stuck:
             raw.call("tensor_attach", 1, "large")
-        with sipping(stuck):
+        with beside(functools.partial(sip, stuck)):
             large = [raw.request("tensor_read", 1, 0) for raw in stuck][0]
             # Who comes last is served with what is small, and waits with what is large.
             assert eventually(lambda: read_rss(daemon.pid) - before > SIZE)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import opd
-from conftest import PROGRAM
+from conftest import PROGRAM, beside
 from raw import eventually, find_roles
 from test_faults import ROUNDS, STEPS, kernels  # noqa: F401
 
@@ -124,10 +124,9 @@ def test_one_that_dies_while_it_starts(daemon):
         x = client.tensor(np.arange(4, dtype=np.float32), name="kept")
         y = client.zeros(4)
         client.ops.steps(client.zeros(1))  # compiled: compilers are killed below as well
-        stop = threading.Event()
 
-        def kill():
-            while not stop.is_set():
+        def kill(over):
+            while not over.is_set():
                 for pid in list_children(daemon.pid) - spared:
                     try:
                         os.kill(pid, signal.SIGKILL)
@@ -136,9 +135,7 @@ def test_one_that_dies_while_it_starts(daemon):
 
         killed = {*find_roles(daemon.pid, "executor"), *find_roles(daemon.pid, "spare")}
         spared = list_children(daemon.pid) - killed
-        killer = threading.Thread(target=kill)
-        killer.start()
-        try:
+        with beside(kill):
             assert eventually(lambda: client.status()["devices"][0]["restarts"] > 0)
             with contextlib.suppress(opd.Unavailable, opd.KernelFault):  # no OutOfMemory between two
                 client.zeros(20_000_000).free()
@@ -152,9 +149,6 @@ def test_one_that_dies_while_it_starts(daemon):
             assert "steps" in dir(client.ops) and len(client.tensors()) == 2
             assert [t["name"] for t in client.tensors() if t["name"]] == ["kept"]
             assert eventually(lambda: is_refused(lambda: client.restart(device["name"])))
-        finally:
-            stop.set()
-            killer.join()
         assert eventually(lambda: client.status()["devices"][0]["state"] == "ready")
         assert x.numpy().tolist() == [0, 1, 2, 3]
         client.ops.steps(x)

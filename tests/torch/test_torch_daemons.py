@@ -40,10 +40,16 @@ def test_use_takes_a_client(scale):
     assert_close(opd.torch.ops.scale(X), X * 2)  # over a connection of its own
 
 
-def test_connects_again_to_a_daemon_that_was_started_anew(start_daemon, tmp_path, monkeypatch):
-    write_scale(tmp_path, 2)
-    daemon = start_daemon("--kernels", str(tmp_path))
+def use_scale(start_daemon, folder):
+    """A daemon that serves scale by 2 from there."""
+    write_scale(folder, 2)
+    daemon = start_daemon("--kernels", str(folder))
     opd.torch.use(daemon.socket)
+    return daemon
+
+
+def test_connects_again_to_a_daemon_that_was_started_anew(start_daemon, tmp_path, monkeypatch):
+    daemon = use_scale(start_daemon, tmp_path)
     assert_close(opd.torch.ops.scale(X), X * 2)
     opd.torch._session.get_session().client._conn.interrupt()
     assert_close(opd.torch.ops.scale(X), X * 2)
@@ -72,9 +78,7 @@ def test_a_daemon_killed_between_calls(start_daemon, tmp_path, monkeypatch, tran
 
     if DEVICE == "cpu":
         monkeypatch.setattr(_host, "DirectTransport", getattr(_host, transport))
-    write_scale(tmp_path, 2)
-    daemon = start_daemon("--kernels", str(tmp_path))
-    opd.torch.use(daemon.socket)
+    daemon = use_scale(start_daemon, tmp_path)
     isolated()
     x = X.clone().requires_grad_()
     before = opd.torch.ops.scale(x)
@@ -93,9 +97,7 @@ def test_a_daemon_killed_between_calls(start_daemon, tmp_path, monkeypatch, tran
 def test_a_daemon_started_anew_between_forward_and_backward(start_daemon, tmp_path, isolated):
     """Its versions begin at 1 again. Backward runs what ran forward, or nothing."""
     isolated()
-    write_scale(tmp_path, 2)
-    daemon = start_daemon("--kernels", str(tmp_path))
-    opd.torch.use(daemon.socket)
+    daemon = use_scale(start_daemon, tmp_path)
     x = X.clone().requires_grad_()
     first = opd.torch.ops.scale(x)
     with daemon.connect() as client:
@@ -119,9 +121,7 @@ def test_a_daemon_started_anew_between_forward_and_backward(start_daemon, tmp_pa
 def test_a_daemon_started_anew_without_the_operator(start_daemon, tmp_path, isolated):
     """Its backward says what has happened, as for one that has another version."""
     isolated()
-    write_scale(tmp_path, 2)
-    daemon = start_daemon("--kernels", str(tmp_path))
-    opd.torch.use(daemon.socket)
+    daemon = use_scale(start_daemon, tmp_path)
     x = X.clone().requires_grad_()
     y = opd.torch.ops.scale(x)
     (tmp_path / "scale.cu").unlink()
@@ -136,9 +136,7 @@ def test_a_daemon_started_anew_without_the_operator(start_daemon, tmp_path, isol
 @pytest.mark.skipif(os.environ.get("OPD_ISOLATED") == "1", reason="all calls run in the daemon")
 def test_a_backward_that_is_loaded_outlives_its_daemon(start_daemon, tmp_path):
     """Until the one after that has been replaced, too: what is kept does not grow."""
-    write_scale(tmp_path, 2)
-    daemon = start_daemon("--kernels", str(tmp_path))
-    opd.torch.use(daemon.socket)
+    daemon = use_scale(start_daemon, tmp_path)
     scale, count = opd.torch.ops.scale, find_library().count
     x = X.to(TORCH_DEVICES[-1], copy=True).requires_grad_()  # what the daemon serves
     for factor in range(3, 9):
