@@ -191,7 +191,7 @@ struct device {
     struct device_link *links;   // of all that are not gone
     int n_writing;               // of those, that were left and may write still
     struct device_left left;     // what
-    struct suballoc_block *held; // memory that was given up meanwhile, by `owner`
+    struct suballoc_block *held; // memory that was given up meanwhile, by `bin_next`
     struct device_spare spare;
     struct device_queue queue;
     struct device_exit exit; // of the last executor

@@ -425,7 +425,8 @@ static void release(struct space *space, struct suballoc_block *block)
     struct device *d = space->device;
     struct suballoc_chunk *chunk = block->chunk;
     if (d->n_writing > 0) {
-        block->owner = d->held;
+        block->owner = NULL;
+        block->bin_next = d->held;
         d->held = block;
         return;
     }
@@ -439,7 +440,7 @@ static void release(struct space *space, struct suballoc_block *block)
 void device_release_held(struct device *d)
 {
     for (struct suballoc_block *block; (block = d->held) != NULL;) {
-        d->held = block->owner;
+        d->held = block->bin_next;
         release(&d->space, block);
     }
 }

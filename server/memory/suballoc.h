@@ -27,7 +27,7 @@ struct suballoc_block {
     bool used;
     void *owner;                                // of a used one, in the caller's terms
     struct suballoc_block *before, *after;      // neighbours in the chunk
-    struct suballoc_block *bin_prev, *bin_next; // free ones of like size
+    struct suballoc_block *bin_prev, *bin_next; // free ones of like size; else the caller's
 };
 
 // Zeroed is an empty one.

@@ -119,15 +119,6 @@ static void late_cb(uv_timer_t *timer)
 
 // --- another tensor
 
-// Given up, and not free yet: nobody's.
-static bool is_held(const struct device *d, const struct suballoc_block *block)
-{
-    const struct suballoc_block *held = d->held;
-    while (held && held != block)
-        held = held->owner;
-    return held != NULL;
-}
-
 static struct storage *storage_at(const struct device *d, uint32_t region, int64_t offset)
 {
     const struct suballoc_chunk *chunk = d->space.map.chunks;
@@ -135,7 +126,7 @@ static struct storage *storage_at(const struct device *d, uint32_t region, int64
         chunk = chunk->next;
     for (const struct suballoc_block *b = chunk ? chunk->first : NULL; b && offset >= 0;
          b = b->after) {
-        struct storage *s = b->used && !is_held(d, b) ? b->owner : NULL;
+        struct storage *s = b->used ? b->owner : NULL;
         if (s && (uint64_t)offset >= b->offset && (uint64_t)offset - b->offset < s->size)
             return s;
     }

@@ -181,6 +181,6 @@ void state_write_chunks(struct archive *a, const struct device *d)
 {
     for (const struct suballoc_chunk *c = d->space.map.chunks; c; c = c->next)
         for (const struct suballoc_block *block = c->first; block; block = block->after)
-            if (block->used)
+            if (block->used && block->owner)
                 put_storage(a, block->owner);
 }

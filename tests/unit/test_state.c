@@ -197,6 +197,37 @@ static void test_round_trip(void **state)
     state_free_broker(again);
 }
 
+// What was given up while an executor that was left may write it is no storage any more, and not
+// free.
+static void test_memory_that_is_held(void **state)
+{
+    (void)state;
+    struct broker *b = state_make_broker();
+    struct device *d = b->devices.at[0];
+    struct holder *holder = tensor_find(&b->names, "suspect")->storage->holder;
+    struct state_out held = { 0 };
+    struct storage *s[2];
+    struct opd_err err = { 0 };
+    struct buf before = write_state(b);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(storage_new(&d->space, 600, holder, &s[i], &err), ALLOC_OK);
+    d->n_writing = 1;
+    for (int i = 0; i < 2; i++)
+        storage_unref(s[i]);
+    state_write(&held, b, NULL);
+    assert_int_equal(held.bytes.size, before.size);
+    assert_true(held.unknown_memory > 0);
+    d->n_writing = 0;
+    device_release_held(d);
+    assert_true(suballoc_check(&d->space.map));
+    state_out_finish(&held);
+    held = (struct state_out){ .bytes = write_state(b) };
+    assert_int_equal(held.bytes.size, before.size);
+    state_out_finish(&held);
+    buf_finish(&before);
+    state_free_broker(b);
+}
+
 // Each goes with its byte, also where a part of what was to be sent had gone.
 static void test_descriptors_that_wait(void **state)
 {
@@ -398,6 +429,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_memory_that_is_held),
         cmocka_unit_test(test_descriptors_that_wait),
         cmocka_unit_test(test_format),
         cmocka_unit_test(test_unknown_record),
