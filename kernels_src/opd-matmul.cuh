@@ -142,6 +142,30 @@ __global__ void __launch_bounds__(256)
             }
         }
 }
+
+// The same, for what is so small that the tiles of a library take longer: LANES threads, 1 or a warp,
+// make each element of d.
+template <class T, class D, bool TA, bool TB, int LANES>
+__global__ void __launch_bounds__(256)
+    matmul_small(D *d, const T *a, const T *b, int64_t m, int64_t n, int64_t k, int64_t ldd,
+                 int64_t lda, int64_t ldb, int64_t d_at, int64_t a_at, int64_t b_at, int accumulate)
+{
+    typedef typename acc_type<T>::type A;
+    const int at = (blockIdx.x * 256 + threadIdx.x) / LANES, lane = threadIdx.x % LANES;
+    const int row = at / (int)n, col = at % (int)n;
+    A sum = 0;
+    if (row < m)
+#pragma unroll 4
+        for (int p = lane; p < k; p += LANES)
+            sum += A(a[a_at + (TA ? p * lda + row : row * lda + p)]) *
+                   A(b[b_at + (TB ? col * ldb + p : p * ldb + col)]);
+    if (LANES > 1)
+        sum = warp_reduce_sum(sum);
+    if (row < m && lane == 0) {
+        D *to = d + d_at + row * ldd + col;
+        *to = accumulate ? D((A)*to + sum) : D(sum);
+    }
+}
 #endif
 
 } // namespace opd

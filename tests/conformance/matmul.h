@@ -92,7 +92,8 @@ static struct backend_matmul describe_product(const struct product_case *c)
 }
 
 // As a plan would launch it (server/op/plan_matmul.c).
-static void launch_product(const struct product_case *c, struct backend_program *program)
+static void launch_product(const struct product_case *c, struct backend_program *program,
+                           uint32_t lanes)
 {
     struct {
         device_addr d, a, b;
@@ -103,6 +104,8 @@ static void launch_product(const struct product_case *c, struct backend_program 
     bool on_cpu = strcmp(ops->name, "cpu") == 0;
     uint32_t rows = on_cpu ? 48 : 64, cols = 64;
     uint32_t blocks = (((uint32_t)c->m - 1) / rows + 1) * (((uint32_t)c->n - 1) / cols + 1);
+    if (lanes > 0)
+        blocks = ((uint32_t)(c->m * c->n) * lanes - 1) / 256 + 1;
     struct opd_err err = { 0 };
     memset(&args, 0, sizeof args);
     args.d = chunk + OUT, args.a = chunk + A_AT, args.b = chunk + B_AT;
@@ -144,12 +147,16 @@ static void put_operands(const struct product_case *c)
     put_matrix(c->result, OUT, 3);
 }
 
-static struct backend_program *build_product(const struct product_case *c)
+// `lanes`: of matmul_small; 0: matmul.
+static struct backend_program *build_product(const struct product_case *c, uint32_t lanes)
 {
-    char expr[128];
+    char expr[128], lanes_text[16] = "";
     struct backend_param params[13];
-    snprintf(expr, sizeof expr, "opd::matmul<%s, %s, %s, %s>", dtype_type(c->dtype),
-             dtype_type(c->result), c->trans_a ? "true" : "false", c->trans_b ? "true" : "false");
+    if (lanes > 0)
+        snprintf(lanes_text, sizeof lanes_text, ", %u", lanes);
+    snprintf(expr, sizeof expr, "opd::matmul%s<%s, %s, %s, %s%s>", lanes > 0 ? "_small" : "",
+             dtype_type(c->dtype), dtype_type(c->result), c->trans_a ? "true" : "false",
+             c->trans_b ? "true" : "false", lanes_text);
     for (unsigned i = 0; i < 13; i++)
         params[i] = (struct backend_param){ .offset = 8 * i, .size = i < 12 ? 8 : 4 };
     return build_as("// nothing of its own\n", expr, "float", params, 13);
@@ -181,21 +188,30 @@ static struct product_case product_at(int dtypes, int transposed, int size, int 
     };
 }
 
-static void products_by_kernel(void **state)
+static void try_kernel(uint32_t lanes, const char *by)
 {
-    (void)state;
     for (int dtypes = 0; dtypes < 6; dtypes++)
         for (int transposed = 0; transposed < 4; transposed++) {
             struct product_case c = product_at(dtypes, transposed, 0, 0);
-            struct backend_program *program = build_product(&c);
+            struct backend_program *program = build_product(&c, lanes);
             for (int size = 0; size < N_PRODUCT_SIZES; size++) {
                 c = product_at(dtypes, transposed, size, size % 4);
                 put_operands(&c);
-                launch_product(&c, program);
-                check_product(&c, "kernel");
+                launch_product(&c, program, lanes);
+                check_product(&c, by);
             }
             ops->unload(be, program);
         }
+}
+
+static void products_by_kernel(void **state)
+{
+    (void)state;
+    try_kernel(0, "matmul");
+    if (strcmp(ops->name, "cpu") == 0)
+        return; // which has no matmul_small
+    try_kernel(1, "matmul_small");
+    try_kernel(32, "matmul_small by warps");
 }
 
 static void products_by_library(void **state)

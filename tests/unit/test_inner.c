@@ -104,7 +104,7 @@ static void test_bias(void **state)
 {
     (void)state;
     struct op *op = with("//! matmul y = x @ w + b\n");
-    struct plan_request r = request(op, 3, 4);
+    struct plan_request r = request(op, 30, 40);
     r.blas = true;
     struct plan *plan = build(&r);
     assert_int_equal(plan->n_steps, 2);

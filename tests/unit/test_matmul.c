@@ -111,7 +111,8 @@ static void test_repeat_mistakes(void **state)
                  "t.cu:17: 'otherwise', but the step before is no kernel with a 'when'");
 }
 
-// An operator of these lines, and a request with x [3, 4], w [5, 4], p [60]; all float32.
+// An operator of these lines, and a request with x [3, 4], w [5, 4], p [60]; all float32, on the
+// CPU.
 static struct op *parse_lines(const char *lines)
 {
     char text[4096];
@@ -121,7 +122,7 @@ static struct op *parse_lines(const char *lines)
 
 static struct plan_request ask(const struct op *op, bool blas)
 {
-    struct plan_request r = { .op = op, .blas = blas, .keep = true };
+    struct plan_request r = { .op = op, .blas = blas, .on_cpu = true, .keep = true };
     r.inputs[0] = (struct tensor_desc){ .dtype = OPD_DTYPE_float32, .rank = 2, .shape = { 3, 4 } };
     r.inputs[1] = (struct tensor_desc){ .dtype = OPD_DTYPE_float32, .rank = 2, .shape = { 5, 4 } };
     r.inputs[2] = (struct tensor_desc){ .dtype = OPD_DTYPE_float32, .rank = 1, .shape = { 60 } };
@@ -180,12 +181,48 @@ static void test_plan_of_a_product(void **state)
     assert_int_equal(plan->kernels[0].n_params, 13);
     assert_int_equal(plan->steps[0].args_size, 100);
     assert_int_equal(plan->steps[0].n_slots, 3);
-    assert_true(plan->steps[0].grid[0] == 1 && plan->steps[0].block[0] == 256);
+    assert_true(plan->steps[0].grid[0] == 1 && plan->steps[0].block[0] == 1);
     plan_free(plan);
-    r.on_cpu = true;
-    plan = build(&r);
-    assert_int_equal(plan->steps[0].block[0], 1);
+    op_unref(op);
+}
+
+// How a GPU makes x [m, k] @ w [n, k].T, where it has a library: "" by that, else by which kernel.
+static void check_kernel(const struct op *op, int64_t m, int64_t n, int64_t k, const char *expr,
+                         uint32_t blocks)
+{
+    struct plan_request r = ask(op, true);
+    r.on_cpu = false;
+    r.inputs[0].shape[0] = m, r.inputs[1].shape[0] = n;
+    r.inputs[0].shape[1] = r.inputs[1].shape[1] = k;
+    struct plan *plan = build(&r);
+    bool launches = plan->steps[0].kind == PLAN_STEP_LAUNCH;
+    assert_string_equal(launches ? plan->kernels[0].expr : "", expr);
+    assert_int_equal(launches ? plan->steps[0].grid[0] : 0, blocks);
     plan_free(plan);
+}
+
+static void test_small_products(void **state)
+{
+    (void)state;
+    static const char alone[] = "opd::matmul_small<float, float, false, true, 1>",
+                      warp[] = "opd::matmul_small<float, float, false, true, 32>";
+    struct op *op = parse_lines("//! matmul y = x @ w.T\n//! kernel whole\n");
+    check_kernel(op, 3, 5, 4, alone, 1);
+    check_kernel(op, 900, 64, 2, alone, 225);
+    check_kernel(op, 900, 64, 1, "", 0);
+    check_kernel(op, 1 << 8, 1 << 8, 16, alone, 1 << 8);
+    check_kernel(op, 1 << 8, (1 << 8) + 1, 16, "", 0);
+    check_kernel(op, 900, 64, 17, "", 0);
+    check_kernel(op, 900, 3, 64, warp, 338);
+    check_kernel(op, 1 << 10, 8, 512, warp, 1 << 10);
+    check_kernel(op, 1 << 10, 8, 513, "", 0);
+    check_kernel(op, 1 << 10, 9, 512, "", 0);
+    check_kernel(op, (1 << 10) + 1, 8, 512, "", 0);
+    check_kernel(op, 1 << 10, 1, 64, "", 0);
+    check_kernel(op, 1 << 20, 1 << 10, 2, "", 0);
+    op_unref(op);
+    op = parse_lines("//! matmul y = matrix(x, 64, 900).T @ matrix(w, 64, 3)\n//! kernel whole\n");
+    check_kernel(op, 900, 3, 64, "", 0); // whose terms lie apart
     op_unref(op);
 }
 
@@ -275,6 +312,8 @@ static void test_dtypes(void **state)
     struct plan_request r = ask(op, true);
     for (int i = 0; i < 3; i++)
         r.inputs[i].dtype = OPD_DTYPE_float16;
+    r.on_cpu = false;
+    r.inputs[0].shape[1] = r.inputs[1].shape[1] = 1;
     struct plan *plan = build(&r);
     assert_int_equal(plan->steps[0].matmul->result, OPD_DTYPE_float16);
     assert_int_equal(plan->steps[1].matmul->result, OPD_DTYPE_float32);
@@ -284,6 +323,7 @@ static void test_dtypes(void **state)
     assert_int_equal(plan->steps[0].kind, PLAN_STEP_LAUNCH);
     assert_string_equal(plan->kernels[1].expr, "opd::matmul<opd::half, float, false, true>");
     plan_free(plan);
+    r.inputs[0].shape[1] = r.inputs[1].shape[1] = 4;
     for (int i = 0; i < 3; i++)
         r.inputs[i].dtype = OPD_DTYPE_int32;
     opd_err_clear(&err);
@@ -425,6 +465,7 @@ int main(void)
         cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_repeat_mistakes),
         cmocka_unit_test(test_plan_of_a_product),
+        cmocka_unit_test(test_small_products),
         cmocka_unit_test(test_what_is_made),
         cmocka_unit_test(test_requests),
         cmocka_unit_test(test_dtypes),
