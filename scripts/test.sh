@@ -108,18 +108,19 @@ case $which in
 cpu)
     prefixes="${prefixes:+build $prefixes}"
     step build run -j"$(nproc)" all programs || finish
-    step lint run lint
     step unit run unit
-    step compile-all run ARCHS=sm_75,sm_90,sm_120 compile-all # oldest, usual, newest; all are six
-    # What asan-functional has is not run twice, but what is held to less there: make functional has all.
-    step functional run TESTS="tests/functional -m 'unsanitized or in_both'" some
-    step functional-pure run functional-pure
     # The CUDA backend on a stand-in for NVIDIA's driver; of the tests, those that ask it for most.
     files="tests/faults/test_checked.py tests/faults/test_first_run.py tests/faults/test_postmortem.py"
     for name in done_word graph_order graphs lanes libopd_lanes spare suspect; do
         files="$files tests/functional/test_$name.py"
     done
-    step standin run LD_LIBRARY_PATH="$PWD/build/tests" DEVICE=cuda:0 TESTS="$files" conformance some
+    # Beside it lint: each keeps one processor busy.
+    step lint+standin run -j2 -Otarget LD_LIBRARY_PATH="$PWD/build/tests" DEVICE=cuda:0 TESTS="$files" \
+        lint conformance some
+    step compile-all run ARCHS=sm_75,sm_90,sm_120 compile-all # oldest, usual, newest; all are six
+    # What asan-functional has is not run twice, but what is held to less there: make functional has all.
+    step functional run TESTS="tests/functional -m 'unsanitized or in_both'" some
+    step functional-pure run functional-pure
     step ops quickly ops
     step torch quickly torch
     files= # those whose calls are not mostly compiled code's: make torch-isolated has all
@@ -135,8 +136,8 @@ cpu)
     step asan-unit run asan-unit
     step asan-functional run asan-functional
     step conformance run -j2 -Otarget conformance asan-conformance
-    step model run -j2 -Otarget SECONDS=60 SEED=1 model asan-model # make model draws a new seed
-    step fuzz run -j2 -Otarget SECONDS=20 FUZZ_SECONDS=5 fuzz fuzz-daemon
+    # Models wait more than they work; make model draws a new seed.
+    step model+fuzz run -j4 -Otarget SECONDS=60 SEED=1 FUZZ_SECONDS=5 model asan-model fuzz fuzz-daemon
     ;;
 quick) # a minute on two cores: each layer, by the tests that find most
     prefixes="${prefixes:+build $prefixes}"

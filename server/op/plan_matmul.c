@@ -260,8 +260,8 @@ static void pack_arguments(struct packed *p, const struct matmul *m, const struc
 static int lanes_of_small(const struct builder *b, const struct plan_matmul *pm)
 {
     int64_t numel = 0, all = 0;
-    if (b->env.request->on_cpu || __builtin_mul_overflow(pm->m, pm->n, &numel) ||
-        __builtin_mul_overflow(numel, pm->k, &all))
+    if (b->env.request->on_cpu || dtype_size(pm->dtype) == 2 ||
+        __builtin_mul_overflow(pm->m, pm->n, &numel) || __builtin_mul_overflow(numel, pm->k, &all))
         return 0;
     if (pm->k > 1 && pm->k <= FEW_TERMS && all <= FEW_MULTIPLICATIONS)
         return 1;
