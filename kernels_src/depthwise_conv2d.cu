@@ -84,10 +84,9 @@
 //!   kernel  depthwise_grad_weight_sum when cuda threads CM*(KH*KW + 1)
 
 #include "depthwise_any.cuh"
-#include "depthwise_column.cuh"
 #include "depthwise_cpu.cuh"
 #include "depthwise_few.cuh"
-#include "depthwise_same.cuh"
+#include "depthwise_strip.cuh"
 #include "depthwise_tensor.cuh"
 #include "depthwise_window.cuh"
 #ifndef OPD_CPU
