@@ -27,12 +27,9 @@
 //!           "beta1 is {beta1}, beta2 is {beta2}; expected at least 0 and below 1"
 //! require eps >= 0 : "eps is {eps}, expected at least 0"
 //! let     sign = maximize ? -1.0 : 1.0
-//! let     take1 = 1 - beta1
-//! let     take2 = 1 - beta2
-//! let     decay = decoupled ? 0.0 : weight_decay
-//! let     shrink = decoupled ? 1 - lr * weight_decay : 1.0
-//! let     step_size = lr / (1 - pow(beta1, step))
-//! let     root = pow(1 - pow(beta2, step), 0.5)
+//! let     take1 = 1 - beta1; step_size = lr / (1 - pow(beta1, step))
+//! let     take2 = 1 - beta2; root = pow(1 - pow(beta2, step), 0.5)
+//! let     decay = decoupled ? 0.0 : weight_decay; shrink = decoupled ? 1 - lr * weight_decay : 1.0
 //! require rank(grad) == rank(param) && numel(grad) == numel(param) : \
 //!           "grad is {grad}, param is {param}; expected the same shape"
 //! formula g = sign * grad + decay * param

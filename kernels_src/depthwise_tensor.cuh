@@ -248,25 +248,6 @@ __device__ __forceinline__ void convolve_tensor(const T *__restrict__ input,
     }
 }
 
-template <class T, int KH, int KW, int SW, int DW, int LEAD, int EVEN, int TILES, bool ALL>
-__global__ void __launch_bounds__(TENSOR_THREADS)
-    depthwise_forward_tensor(const T *__restrict__ input, const T *__restrict__ weight,
-                             const T *__restrict__ bias, T *__restrict__ output, tile_shape s)
-{
-    convolve_tensor<T, KH, KW, SW, DW, LEAD, EVEN, TILES, ALL, false>(input, weight, bias, output,
-                                                                      s);
-}
-
-// Of stride 1: a convolution of grad_output with the window turned round.
-template <class T, int KH, int KW, int DW, int LEAD, int EVEN, int TILES, bool ALL>
-__global__ void __launch_bounds__(TENSOR_THREADS)
-    depthwise_grad_input_tensor(const T *__restrict__ grad_output, const T *__restrict__ weight,
-                                T *__restrict__ grad_input, tile_shape s)
-{
-    convolve_tensor<T, KH, KW, 1, DW, LEAD, EVEN, TILES, ALL, true>(grad_output, weight, nullptr,
-                                                                    grad_input, s);
-}
-
 // For each row kh of the window and over all rows of outputs, products of the input's columns with
 // those of grad_output: element (j, n) belongs to tap kw where j = LEAD + n*SW + kw*DW, whichever
 // tile it is of, so that all tiles are summed into one matrix of 8 columns, whose diagonals are

@@ -107,27 +107,6 @@ __device__ __forceinline__ void convolve_window(const T *__restrict__ input,
     }
 }
 
-template <class T, int KH, int KW, int SH, int SW, int DH, int DW, int LEAD, int EVEN, int TILES,
-          int WINDOW_ROWS, bool ALL>
-__global__ void __launch_bounds__(WINDOW_THREADS)
-    depthwise_forward_window(const T *__restrict__ input, const T *__restrict__ weight,
-                             const T *__restrict__ bias, T *__restrict__ output, tile_shape s)
-{
-    convolve_window<T, KH, KW, SH, SW, DH, DW, LEAD, EVEN, TILES, WINDOW_ROWS, ALL, false>(
-        input, weight, bias, output, s);
-}
-
-// Of stride 1: a convolution of grad_output with the window turned round.
-template <class T, int KH, int KW, int DH, int DW, int LEAD, int EVEN, int TILES,
-          int WINDOW_ROWS, bool ALL>
-__global__ void __launch_bounds__(WINDOW_THREADS)
-    depthwise_grad_input_window(const T *__restrict__ grad_output, const T *__restrict__ weight,
-                                T *__restrict__ grad_input, tile_shape s)
-{
-    convolve_window<T, KH, KW, 1, 1, DH, DW, LEAD, EVEN, TILES, WINDOW_ROWS, ALL, true>(
-        grad_output, weight, nullptr, grad_input, s);
-}
-
 // A thread sums GROUP neighbouring taps of a row of the window, along the rows of outputs, of which
 // each team of threads that has all taps takes its own. The rows of the window are in groups of 8
 // lanes, whose rows of input lie in different banks; grad_output is the same for all. Stride and

@@ -6,17 +6,14 @@
 //! doc     gates = [old_h, input] @ weights.T + bias; in thirds: input, output, candidate.
 //! dtypes  float16 bfloat16 float32 float64
 //! autocast lower
-//! shape   input [B, I]
-//! shape   old_h old_cell new_h new_cell [B, S]
-//! shape   weights [3*S, S + I]
-//! shape   bias [3*S]
+//! shape   input [B, I]; old_h old_cell new_h new_cell [B, S]
+//! shape   weights [3*S, S + I]; bias [3*S]
 //! batch   B
-//! let     K, TILES = S + I, cdiv(S + I, 32)
-//! let     SMALL, UNITS = cuda && B*S*K*3 <= 4194304 && K <= 1048576, max(32, min(256, pow2(S)))
+//! let     K = S + I; TILES = cdiv(K, 32); UNITS = max(32, min(256, pow2(S)))
+//! let     SMALL = cuda && B*S*K*3 <= 4194304 && K <= 1048576
 //! saved   gates acc_t [B, 3*S]
 //! scratch d_gates [B, 3*S]
-//! scratch x [SMALL ? 0 : B, K]
-//! scratch grad_x [SMALL ? 0 : B, K]
+//! scratch x [SMALL ? 0 : B, K]; grad_x [SMALL ? 0 : B, K]
 //! empty   gates grad_input grad_old_h
 //! example input=[3,5] weights=[21,12] bias=[21] old_h=[3,7] old_cell=[3,7]
 //! example input=[16,32] weights=[384,160] bias=[384] old_h=[16,128] old_cell=[16,128]

@@ -9,22 +9,15 @@
 //! doc     lltm step by step: over many steps, weights that amplify do so with 16-bit rounding too.
 //! dtypes  float16 bfloat16 float32 float64
 //! autocast lower
-//! shape   inputs [T, B, I]
-//! shape   h0 c0 h c [B, S]
-//! shape   weights [3*S, S + I]
-//! shape   bias [3*S]
-//! shape   hs [T, B, S]
+//! shape   inputs [T, B, I]; h0 c0 h c [B, S]; hs [T, B, S]
+//! shape   weights [3*S, S + I]; bias [3*S]
 //! batch   B
 //! let     K, n, last = S + I, B*S, T - 1
-//! let     ROWS = B > 264 ? 4 : B > 132 ? 2 : 1
-//! let     ROOM = 232448 - 7*ROWS*S*sizeof(acc_t)
+//! let     ROWS = B > 264 ? 4 : B > 132 ? 2 : 1; ROOM = 232448 - 7*ROWS*S*sizeof(acc_t)
 //! let     WALK = cuda && T > 0 && B <= 1056 && 3*S*(S + 8)*sizeof(scalar_t) <= ROOM
 //! let     UNITS = max(32, min(256, pow2(S)))
-//! saved   gates acc_t [T, B, 3*S]
-//! saved   cells acc_t [T, B, S]
-//! scratch d_gates [T, B, 3*S]
-//! scratch dh acc_t [B, S]
-//! scratch dc acc_t [B, S]
+//! saved   gates acc_t [T, B, 3*S]; cells acc_t [T, B, S]
+//! scratch d_gates [T, B, 3*S]; dh acc_t [B, S]; dc acc_t [B, S]
 //! empty   cells
 //! example inputs=[3,2,5] weights=[12,9] bias=[12] h0=[2,4] c0=[2,4]
 //! example inputs=[4,140,3] weights=[6,5] bias=[6] h0=[140,2] c0=[140,2]

@@ -22,10 +22,8 @@
 //! shape   pcl_probs [N, C]
 //! require N > 0 && C > 0 : "pcl_probs is {pcl_probs}, expected at least one proposal and class: \
 //!           the loss is a mean over proposals"
-//! shape   labels cls_loss_weights gt_assignment [N]
+//! shape   labels cls_loss_weights gt_assignment [N]; im_labels [C]; loss []
 //! shape   pc_labels pc_probs pc_count img_cls_loss_weights [P]
-//! shape   im_labels [C]
-//! shape   loss []
 //! check   known_label : "labels[{index}] is none of the {C} classes, expected a whole number \
 //!           from 0 to {C - 1}"
 //! check   known_cluster : "pc_labels[{index}] is none of the {C} classes, expected a whole \

@@ -31,8 +31,7 @@
 //!           "nesterov with momentum {momentum} and dampening {dampening};\
 //!           expected momentum above 0 and no dampening"
 //! let     sign = maximize ? -1.0 : 1.0
-//! let     keep = first ? 0.0 : momentum
-//! let     take = first ? 1.0 : 1.0 - dampening
+//! let     keep = first ? 0.0 : momentum; take = first ? 1.0 : 1.0 - dampening
 //! require rank(grad) == rank(param) && numel(grad) == numel(param) : \
 //!           "grad is {grad}, param is {param}; expected the same shape"
 //! formula g = sign * grad + weight_decay * param

@@ -32,8 +32,7 @@
 //!           "nesterov with momentum {momentum} and dampening {dampening};\
 //!           expected momentum above 0 and no dampening"
 //! let     sign = maximize ? -1.0 : 1.0
-//! let     keep = first ? 0.0 : momentum
-//! let     take = first ? 1.0 : 1.0 - dampening
+//! let     keep = first ? 0.0 : momentum; take = first ? 1.0 : 1.0 - dampening
 //! require rank(grads) == rank(params) && numel(grads) == numel(params) : \
 //!           "grads is {grads}, params is {params}; expected the same shape"
 //! formula g = sign * grads + weight_decay * params

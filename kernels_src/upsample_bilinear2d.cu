@@ -26,13 +26,12 @@
 //! shape   output [N, C, OH, OW]
 //! batch   N
 //! linear  input
-//! let     SAME, shift = OH == H && OW == W, mode == "half_pixel" ? 0.5 : 0.0
+//! let     SAME = OH == H && OW == W; shift = mode == "half_pixel" ? 0.5 : 0.0; V = 16 / sizeof(scalar_t)
 //! let     step_h = mode == "align_corners" ? (OH > 1 ? 1.0 * (H - 1) / (OH - 1) : 0.0) : \
 //!           present(scale) ? 1 / scale[0] : 1.0 * H / OH
 //! let     step_w = mode == "align_corners" ? (OW > 1 ? 1.0 * (W - 1) / (OW - 1) : 0.0) : \
 //!           present(scale) ? 1 / scale[1] : 1.0 * W / OW
 //! let     SMALL = max(max(H, OH), max(W, OW)) < 4194304 && fits32(numel(input), numel(output))
-//! let     V = 16 / sizeof(scalar_t)
 //! let     ROWS, BACK_ROWS = cpu ? 8 : numel(output) >= 16777216 ? 16 : 4, numel(input) >= 4194304 ? 16 : 4
 //! let     LANES, BACK_LANES = min(32, pow2(cdiv(OW, V))), min(32, pow2(W))
 //! let     TILES, BACK_TILES = cdiv(OW, LANES*V), cdiv(W, BACK_LANES)
@@ -42,12 +41,10 @@
 //! let     TAPS = REACH > 11 || (step_h <= 0.2 && OH > 64) ? 0 : REACH <= 3 ? 3 : REACH <= 5 ? 5 : 11
 //! let     CROWD = cdiv(2*OH, H) * cdiv(2*OW, W) >= 2048 ? 256 : 32
 //! let     TALL = SMALL && TAPS == 0 && CROWD == 32 && step_w <= 0.75 && (OW <= 1024 || step_w*1024 >= 8)
-//! let     TALL_COLUMNS = OW <= 1024 ? W : floor(1024*step_w) - 3
-//! let     TALL_TILES, TALL_BLOCK = cdiv(W, TALL_COLUMNS), OW <= 1024 ? cdiv(OW, 128)*32 : 256
+//! let     TALL_COLUMNS = OW <= 1024 ? W : floor(1024*step_w) - 3; TALL_TILES = cdiv(W, TALL_COLUMNS)
 //! let     TALL_ROWS = N*C*TALL_TILES*cdiv(H, 8) >= 792 ? 8 : N*C*TALL_TILES*cdiv(H, 2) >= 528 ? 2 : 1
-//! let     TALL_GROUPS = cdiv(H, TALL_ROWS)
-//! scratch low_of int32 [OW]
-//! scratch weight_of acc_t [OW]
+//! let     TALL_GROUPS = cdiv(H, TALL_ROWS); TALL_BLOCK = OW <= 1024 ? cdiv(OW, 128)*32 : 256
+//! scratch low_of int32 [OW]; weight_of acc_t [OW]
 //! empty   output grad_input
 //! example input=[2,3,7,9] scale=2
 //! example input=[1,2,32,32] size=[64,48] mode="align_corners"
@@ -58,23 +55,19 @@
 //! example input=[2,3,5,8] size=[5,8]
 //! example input=[1,1,2,4194304] size=[1,8]
 //
-//! forward cpu
+//! forward
+//!   kernel  upsample_columns when cpu && !SAME threads OW
 //!   formula output = input when SAME
-//!   kernel  upsample_columns when !SAME threads OW
-//!   kernel  upsample_forward_rows when !SAME threads N*C*GROUPS*cdiv(OW, 512) by 1
-//! forward cuda
-//!   formula output = input when SAME
+//!   kernel  upsample_forward_rows otherwise cpu threads N*C*GROUPS*cdiv(OW, 512) by 1
 //!   kernel  upsample_forward<scalar_t, acc_t, int, V> otherwise SMALL
 //!   grid    cdiv(UNITS, 256 / LANES) block LANES, 256 / LANES
 //!   kernel  upsample_forward<scalar_t, double, int64_t, V> otherwise
 //!   grid    cdiv(UNITS, 256 / LANES) block LANES, 256 / LANES
 //
-//! backward cpu grad_input
+//! backward grad_input
+//!   kernel  upsample_columns when cpu && !SAME threads OW
 //!   formula grad_input = grad_output when SAME
-//!   kernel  upsample_columns when !SAME threads OW
-//!   kernel  upsample_backward_row when !SAME threads N*C*H by 1
-//! backward cuda grad_input
-//!   formula grad_input = grad_output when SAME
+//!   kernel  upsample_backward_row otherwise cpu threads N*C*H by 1
 //!   kernel  upsample_backward<scalar_t, acc_t, int, TAPS> otherwise SMALL && TAPS > 0
 //!   grid    cdiv(BACK_UNITS, 256 / BACK_LANES) block BACK_LANES, 256 / BACK_LANES
 //!   kernel  upsample_backward<scalar_t, double, int64_t, TAPS> otherwise TAPS > 0
@@ -82,8 +75,7 @@
 //!   kernel  upsample_backward_tall<scalar_t, acc_t> otherwise TALL
 //!   grid    N*C*TALL_GROUPS*TALL_TILES block TALL_BLOCK
 //!   shared  TALL_BLOCK*16*sizeof(acc_t) + (TALL_COLUMNS + 2)*4
-//!   kernel  upsample_backward_crowd<scalar_t, double, CROWD> otherwise
-//!   grid    numel(input) block CROWD
+//!   kernel  upsample_backward_crowd<scalar_t, double, CROWD> otherwise grid numel(input) block CROWD
 
 template <class A, class I> struct tap {
     I low, high;

@@ -236,6 +236,28 @@ static void list_launch_words(struct reader *r)
             r->launch_words[r->n_launch_words++] = directives[i].keyword;
 }
 
+static const char *find_semicolon(const char *from, const char *end)
+{
+    for (char quote = 0; from < end && (quote || *from != ';'); from++)
+        if (quote ? *from == quote : *from == '"' || *from == '\'')
+            quote = quote ? 0 : *from;
+    return from;
+}
+
+// `shape x [N]; y [M]`: each for a reader that knows of one, whose text ends there.
+static bool read_several(struct reader *r, const struct directive *d)
+{
+    struct lexer *lx = &r->lx;
+    for (const char *end = lx->end;; lx->p = lx->end + 1) {
+        lx->end = find_semicolon(lx->p, end);
+        lex_next(lx);
+        if (!d->read(r) || !lex_expect_end(lx))
+            return false;
+        if (lx->end == end)
+            return true;
+    }
+}
+
 // What belongs to a kernel or a product may stand on its line, behind it.
 static bool read_directive(struct reader *r, const struct line *line, struct opd_err *err)
 {
@@ -253,6 +275,8 @@ static bool read_directive(struct reader *r, const struct line *line, struct opd
         r->lx.last_end = r->lx.p;
         if (d->read == read_doc)
             return read_doc(r);
+        if (d->place == TOP)
+            return read_several(r, d);
         lex_next(&r->lx);
         if (!d->read(r))
             return false;

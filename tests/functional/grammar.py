@@ -11,9 +11,14 @@ TOKEN = re.compile(
 
 
 def directives(text):
-    """The lines of a file's header, without what marks them."""
+    """The lines of a file's header, without what marks them; of a line of several a line for each."""
     text = re.sub(r"\\\n\s*//!", " ", text)
-    return [line for line in re.findall(r"^\s*//![ \t]*(.*?)\s*$", text, re.M) if line]
+    found = []
+    for line in re.findall(r"^\s*//![ \t]*(.*?)\s*$", text, re.M):
+        word, _, rest = line.partition(" ")
+        parts = [rest] if word in ("doc", "op") else re.findall(r"""(?:"[^"]*"|'[^']*'|[^;"'])+""", rest)
+        found += [f"{word} {part.strip()}".strip() for part in parts or [""]]
+    return [line for line in found if line]
 
 
 def tokens_of(lines):

@@ -232,6 +232,30 @@ static void test_shapes(void **state)
     }
 }
 
+static void test_several_in_a_line(void **state)
+{
+    (void)state;
+    struct op *op = parse_text(OP WORDS DTYPES "//! shape x [N, C]; m [C];y [N, C]\n"
+                               "//! let A = N*C; B = A + 1\n"
+                               "//! require B > 0 : \"B; {B}\"; A > 0 : 'A;'\n"
+                               "//! batch N; C\n"
+                               "//! example x=[2,3]; x=[4,5] \\\n//!   p=2\n" FORWARD CODE);
+    assert_int_equal(op->n_rules, 7);
+    assert_string_equal(op->rules[4].value, "A 1 +");
+    assert_string_equal(op->rules[6].parts[0], "A;");
+    struct plan_request request;
+    assert_true(plan_example(op, 1, OPD_DTYPE_float32, &request));
+    assert_int_equal(request.inputs[0].shape[1], 5);
+    assert_int_equal(request.attrs[0].i[1], 2);
+    op_unref(op);
+    refuse_top("//! let A = 1;", "t.cu:7: expected a name, got the end of the line");
+    refuse_top("//! let A = 1; A = 2", "t.cu:7: 'A' is defined twice: it is a let since line 7");
+    refuse_top("//! let A = 1; B = Q; C = 2",
+               "t.cu:7: 'Q' is not defined here, expected a dimension, let or attribute");
+    refuse_top("//! require N > 0 : \"N; C > 0", "t.cu:7: a string without its closing \"");
+    refuse_forward("//! kernel k; k", "t.cu:8: unexpected character ';'");
+}
+
 static void test_again(void **state)
 {
     (void)state;
@@ -557,6 +581,7 @@ int main(void)
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_strided),
         cmocka_unit_test(test_temps),
+        cmocka_unit_test(test_several_in_a_line),
         cmocka_unit_test(test_again),
         cmocka_unit_test(test_lets_and_requires),
         cmocka_unit_test(test_sections),
