@@ -263,6 +263,12 @@ class ListOperator(Operator):
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         values = self._bind(args, kwargs)
+        return self._trace(values, Call(self, values).tensors)
+
+    def _compute(self, values: Sequence[Any]) -> Sequence[Any]:
+        return Call(self, values).run()
+
+    def _make(self, values: tuple[Any, ...]) -> Any:
         call = Call(self, values)
         if any(map(has_tangent, call.tensors)):
             return self._transform()

@@ -218,13 +218,22 @@ class Operator:
         if is_exported(tensors) and not self.mutated:
             arguments = dict(zip((name for name, _ in self._arguments), values))
             return express(self.name, arguments, self.n_inputs, lambda: self._fake(values, False))
-        drafting = any(t is None for t in tensors) and find_drafting(tensors)
-        if drafting:
-            with drafting.paused():
-                made = self._make(values)
-                drafting.give(made, lambda real: self._run(real, False)[0], values)
-            return made
-        return self._make(values)
+        return self._trace(values, tensors)
+
+    def _trace(self, values: tuple[Any, ...], tensors: Sequence[Any]) -> Any:
+        """The call, by draft_export, too. tensors: those among `values`, one after the other."""
+        unusual = self.mutated or any(t is None for t in tensors)
+        drafting = find_drafting(tensors) if unusual else None
+        if drafting is None:
+            return self._make(values)
+        with drafting.paused():
+            made = self._make(values)
+            drafting.give(made, self._compute, values)
+        return made
+
+    def _compute(self, values: Sequence[Any]) -> Sequence[Any]:
+        outputs: Sequence[Any] = self._run(values, False)[0]
+        return outputs
 
     def _make(self, values: tuple[Any, ...]) -> Any:
         tensors = values[: self.n_inputs]
