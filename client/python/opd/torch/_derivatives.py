@@ -196,6 +196,8 @@ class Apply(torch.autograd.Function):
 
     @staticmethod
     def forward(operator: Any, attrs: tuple[Any, ...], *tensors: Maybe) -> Any:
+        if any(t is not None and t.is_nested for t in tensors):
+            operator.describe((*tensors, *attrs))  # it refuses
         if operator.derivable or not operator.has_backward:
             made = operator.infer(*tensors, *attrs)
         else:
@@ -226,7 +228,7 @@ class Apply(torch.autograd.Function):
                 "has no gradient",
                 "give it tensors that need none (detach()), or write one into its file",
             )
-        descs = describe_all(inputs, operator.strided)
+        descs = describe_all(inputs, operator)
         needs = ctx.needs_input_grad[2:]
         wanted = [
             bool(need and able and t is not None and t.is_floating_point())
@@ -250,7 +252,7 @@ class Apply(torch.autograd.Function):
         if operator.derivable:
             made: Iterator[Maybe] = iter(_push_derived(operator, ctx.attrs, inputs, tangents))
         elif operator.linear:
-            descs = describe_all(inputs, operator.strided)
+            descs = describe_all(inputs, operator)
             pushed = _push(operator, ctx.attrs, inputs, tangents, descs)
             made = iter([t for t, floating in zip(pushed, operator.floating) if floating])
         else:

@@ -100,8 +100,8 @@ class Call:
             other = any_at if k in changed and start < any_end else at if start < end else -1
             if other >= 0 and not self._may_share(k, other, changed):
                 raise InvalidArgument(
-                    f"{self.name}: {self._label(other)} and {self._label(k)} share memory, and "
-                    f"{self._label(other if other in changed else k)} is changed in place; expected memory of its own",
+                    f"{self.name}: {self.label(other)} and {self.label(k)} share memory, and "
+                    f"{self.label(other if other in changed else k)} is changed in place; expected memory of its own",
                     op=self.name,
                 )
             if stop > any_end:
@@ -120,7 +120,7 @@ class Call:
         """Its index in the list."""
         return k - self.of.index(self.of[k])
 
-    def _label(self, k: int) -> str:
+    def label(self, k: int) -> str:
         name: str = self._operator.spec.inputs[self.of[k]]["name"]
         return f"{name}[{self._place(k)}]" if self._operator.spec.inputs[self.of[k]].get("list") else name
 
@@ -185,7 +185,7 @@ class ListOperator(Operator):
         ctx.save_for_backward(*kept_inputs, *kept_outputs, output[-1])
         ctx.n_inputs, ctx.lengths, ctx.made_lengths = len(kept_inputs), call.lengths, call.made_lengths
         ctx.attrs, ctx.options = inputs[self.n_inputs :], get_options()
-        ctx.described, ctx.sizes = write_inputs(describe_all(call.tensors, call.strided))
+        ctx.described, ctx.sizes = write_inputs(describe_all(call.tensors, call))
         ctx.floating = [t is not None and t.is_floating_point() for t in call.tensors]
         ctx.kinds = [(t.shape, t.dtype, t.device) for t in outputs]
 
@@ -264,6 +264,10 @@ class ListOperator(Operator):
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         values = self._bind(args, kwargs)
         return self._trace(values, Call(self, values).tensors)
+
+    def describe(self, values: Sequence[Any]) -> Any:
+        call = Call(self, values)
+        return describe_all(call.tensors, call)
 
     def _compute(self, values: Sequence[Any]) -> Sequence[Any]:
         return Call(self, values).run()

@@ -23,7 +23,7 @@ import torch
 from torch.autograd import forward_ad
 
 from .._spec import Spec, python_name
-from ..errors import OpdError
+from ..errors import InvalidArgument, OpdError
 from . import _derivatives as derivatives
 from ._autocast import cast, register_autocast
 from ._direct import MISS
@@ -122,6 +122,7 @@ class Operator:
             name = self.public if overload == "default" else f"{self.public}.{overload}"
             _library.define(name + schema, tags=self._tags)
             _library.impl(name, call, "CompositeImplicitAutograd")
+            _library.impl(name, self._refuse_nested, "CompositeImplicitAutogradNestedTensor")
             transform = call if call == self._view else self._transform
             _library.impl(name, transform, "FuncTorchDynamicLayerFrontMode")
         packet = getattr(torch.ops.opd, self.public)
@@ -225,11 +226,28 @@ class Operator:
         unusual = self.mutated or any(t is None for t in tensors)
         drafting = find_drafting(tensors) if unusual else None
         if drafting is None:
-            return self._make(values)
+            try:
+                return self._make(values)
+            except (NotImplementedError, TypeError) as e:
+                self._explain_class(tensors, e)
+                raise
         with drafting.paused():
             made = self._make(values)
             drafting.give(made, self._compute, values)
         return made
+
+    def _explain_class(self, tensors: Sequence[Any], error: Exception) -> None:
+        """Of a call that a class of tensors has not taken; torch says which, and not what to do."""
+        plain: Any = torch.Tensor.__torch_dispatch__
+        for t in tensors:
+            kind = type(t)
+            if t is None or kind.__torch_dispatch__ == plain or kind.__module__.startswith("torch._subclasses"):
+                continue
+            how = "its to_local(), or use local_map()" if hasattr(t, "to_local") else "a plain tensor"
+            raise InvalidArgument(
+                f"{self.name}: one of its tensors is a {kind.__name__}, whose class takes no such operator; give it {how}",
+                op=self.name,
+            ) from error
 
     def _compute(self, values: Sequence[Any]) -> Sequence[Any]:
         outputs: Sequence[Any] = self._run(values, False)[0]
@@ -304,6 +322,18 @@ class Operator:
             self, info.batch_size, moved, flags, descs, wanted, attrs, run
         )
         return list(made), list(made_dims)
+
+    def label(self, at: int) -> str:
+        name: str = self._inputs[at]["name"]
+        return name
+
+    def describe(self, values: Sequence[Any]) -> Any:
+        return describe_all(values[: self.n_inputs], self)
+
+    def _refuse_nested(self, *args: Any, **kwargs: Any) -> Any:
+        """torch calls this where a tensor is nested, which has no shape."""
+        self.describe(self._bind(args, kwargs))
+        raise AssertionError("no tensor is nested")
 
     def _view(self, *args: Any, **kwargs: Any) -> Any:
         """A view is torch's own, which it differentiates by itself."""
@@ -385,7 +415,7 @@ class Operator:
         )
         ctx.attrs = inputs[self.n_inputs :]
         ctx.options = get_options()
-        ctx.inputs, ctx.sizes = write_inputs(describe_all(tensors, self.strided))
+        ctx.inputs, ctx.sizes = write_inputs(describe_all(tensors, self))
         ctx.floating = [t is not None and t.is_floating_point() for t in tensors]
 
     def _differentiate(self, ctx: Any, *grads: Any) -> Any:
