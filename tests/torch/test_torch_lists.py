@@ -138,6 +138,23 @@ def test_gradients_compiled(ops, device):
     assert_close(found, torch.autograd.grad(PICKS["all"](*glus(*args)), flat))
 
 
+def test_functionalized(ops, device):
+    """Lists in and out, with gradients around."""
+    args = draw_glus(device)
+    flat = [*args[0], *args[1], *args[2:]]
+
+    def pending(xs, gates, by, b):
+        xs = [x * 1 for x in xs]
+        xs[0][1:].mul_(2)
+        return ops.glus(xs, gates, by, b), ops.shifts(xs)
+
+    found, expected = (
+        torch.autograd.grad(PICKS["all"](*made) + sum(y.sum() for y in shifted), flat)
+        for made, shifted in (torch.func.functionalize(pending)(*args), pending(*args))
+    )
+    assert_close(found, expected)
+
+
 class Drafted(torch.nn.Module):
     def forward(self, x, w):
         params = [x.clone(), w.clone()]

@@ -17,13 +17,12 @@ from torch.autograd import forward_ad
 
 from ..errors import OpdError
 from ._dtypes import BY_NAME, Desc, describe_all, parse_inputs, write_inputs
+from ._functionalize import call_below, is_around, is_innermost
 from ._options import options
 from ._session import get_session
 from ._vmap import Batch, align, fold, fold_desc, loop, move_to_front, unfold
 
 Maybe = Optional[torch.Tensor]
-
-_FUNCTIONALIZE: Any = torch._C._functorch.TransformType.Functionalize
 
 # The registered operator of a name; _ops.py sets it.
 find_operator: Callable[[str], Any]
@@ -73,36 +72,23 @@ def invoke(operator: Any, tensors: Sequence[Maybe], attrs: Sequence[Any]) -> tup
 
 def call(operator: Any, tensors: Sequence[Maybe], attrs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
     """A call under torch.func or with dual tensors."""
+    if is_innermost():
+        made: tuple[torch.Tensor, ...] = call_below(operator, tensors, lambda below: invoke(operator, below, attrs))
+        return made
     if operator.mutated:
         raise refuse(
             operator,
-            "changes tensors in place, which torch.func and forward mode cannot follow",
+            "changes tensors in place, which forward mode and torch.func, but for functionalize, cannot follow",
             "call it outside of them",
         )
-    levels = torch._C._functorch.get_interpreter_stack() or []
-    if any(level.key() == _FUNCTIONALIZE for level in levels[:-1]):
+    if is_around():
         raise refuse(
             operator,
             "cannot be followed by torch.func.functionalize around another transform",
             "put functionalize innermost, or leave it out: the operator changes nothing in place",
         )
-    if levels and levels[-1].key() == _FUNCTIONALIZE:
-        return _call_below(operator, tensors, attrs)
     made = _apply(operator, tuple(attrs), *tensors)
     return made[: operator.n_outputs]
-
-
-def _call_below(operator: Any, tensors: Sequence[Maybe], attrs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-    """The call of what torch.func.functionalize has wrapped."""
-    from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
-    from torch._subclasses.functional_tensor import FunctorchFunctionalizeAPI
-
-    level: Any = FunctorchFunctionalizeAPI(retrieve_current_functorch_interpreter())  # type: ignore[arg-type]
-    below = level.unwrap_tensors(tuple(tensors))
-    with level.redispatch_to_next():
-        made = invoke(operator, below, attrs)
-    wrapped: tuple[torch.Tensor, ...] = level.wrap_tensors(made)
-    return wrapped
 
 
 def pull_derived(

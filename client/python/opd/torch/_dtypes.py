@@ -98,6 +98,20 @@ def _find_unfit(tensor: torch.Tensor) -> Unfit:
     return Unfit(str(tensor.dtype), instead)
 
 
+def refuse_class(name: str, tensors: Sequence[Any], error: Exception) -> None:
+    """Of a call that a class of tensors has not taken; torch says which, and not what to do."""
+    plain: Any = torch.Tensor.__torch_dispatch__
+    for t in tensors:
+        kind = type(t)
+        if t is None or kind.__torch_dispatch__ == plain or kind.__module__.startswith("torch._subclasses"):
+            continue
+        how = "its to_local(), or use local_map()" if hasattr(t, "to_local") else "a plain tensor"
+        raise InvalidArgument(
+            f"{name}: one of its tensors is a {kind.__name__}, whose class takes no such operator; give it {how}",
+            op=name,
+        ) from error
+
+
 def write_inputs(descs: Sequence[Optional[Desc]]) -> tuple[str, list[int]]:
     """Descriptions of inputs as torch's operators take them: dtypes and ranks, and all sizes, with the
     strides behind those of what has some, whose rank has an "s"."""

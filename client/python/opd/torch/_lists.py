@@ -8,10 +8,11 @@ from typing import Any, Optional
 import torch
 
 from ..errors import InvalidArgument
-from ._derivatives import refuse
+from ._derivatives import invoke, refuse
 from ._direct import MISS
 from ._dtypes import describe_all, parse_inputs, to_wire, write_inputs
 from ._inproc import check_capture
+from ._functionalize import call_below, is_innermost
 from ._interface import Lengths, flatten, nest
 from ._lists_here import ListKernels
 from ._options import get_options, with_those_of_forward
@@ -286,6 +287,10 @@ class ListOperator(Operator):
         return as_result(self.forward(*values)[: self.n_outputs])
 
     def _transform(self, *args: Any, **kwargs: Any) -> Any:
+        if is_innermost():
+            values = self._bind(args, kwargs)
+            tensors, attrs = values[: self.n_inputs], values[self.n_inputs :]
+            return as_result(call_below(self, tensors, lambda below: invoke(self, below, attrs)))
         raise refuse(
             self, "takes lists of tensors, which torch.func and forward mode do not follow", "give it plain tensors"
         )

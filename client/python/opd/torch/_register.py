@@ -23,12 +23,12 @@ import torch
 from torch.autograd import forward_ad
 
 from .._spec import Spec, python_name
-from ..errors import InvalidArgument, OpdError
+from ..errors import OpdError
 from . import _derivatives as derivatives
 from ._autocast import cast, register_autocast
 from ._direct import MISS
 from ._draft import find_drafting
-from ._dtypes import BY_NAME, Desc, describe_all, parse_inputs, to_wire, write_inputs
+from ._dtypes import BY_NAME, Desc, describe_all, parse_inputs, refuse_class, to_wire, write_inputs
 from ._inproc import Kernels, check_capture, go_first, make_kernels
 from ._interface import Lengths, get_key
 from ._library import DEFAULT_ISOLATED, get_library
@@ -229,25 +229,12 @@ class Operator:
             try:
                 return self._make(values)
             except (NotImplementedError, TypeError) as e:
-                self._explain_class(tensors, e)
+                refuse_class(self.name, tensors, e)
                 raise
         with drafting.paused():
             made = self._make(values)
             drafting.give(made, self._compute, values)
         return made
-
-    def _explain_class(self, tensors: Sequence[Any], error: Exception) -> None:
-        """Of a call that a class of tensors has not taken; torch says which, and not what to do."""
-        plain: Any = torch.Tensor.__torch_dispatch__
-        for t in tensors:
-            kind = type(t)
-            if t is None or kind.__torch_dispatch__ == plain or kind.__module__.startswith("torch._subclasses"):
-                continue
-            how = "its to_local(), or use local_map()" if hasattr(t, "to_local") else "a plain tensor"
-            raise InvalidArgument(
-                f"{self.name}: one of its tensors is a {kind.__name__}, whose class takes no such operator; give it {how}",
-                op=self.name,
-            ) from error
 
     def _compute(self, values: Sequence[Any]) -> Sequence[Any]:
         outputs: Sequence[Any] = self._run(values, False)[0]
@@ -290,7 +277,8 @@ class Operator:
         if not self.n_inputs:
             return self.infer(*values)
         tensors, attrs = values[: self.n_inputs], values[self.n_inputs :]
-        return as_result(derivatives.call(self, cast(self.spec, tensors), attrs))
+        cast_ones = tensors if self.mutated else cast(self.spec, tensors)
+        return as_result(derivatives.call(self, cast_ones, attrs))
 
     def _refuse_vmap(self, *_: Any, **__: Any) -> Any:
         raise derivatives.refuse(
