@@ -16,7 +16,8 @@ ORDER = """
     torch._dtypes torch._library torch._direct torch._options torch._interface torch._schema torch._stamps
     torch._transport torch._prepared torch._daemon torch._host torch._cuda torch._session
     torch._view torch._draft torch._sharing torch._shapes torch._vmap torch._autocast
-    torch._onnx torch._derivatives torch._function torch._loader torch._inproc torch._register torch._lists_here torch._lists
+    torch._onnx torch._functionalize torch._derivatives torch._function torch._loader torch._inproc torch._register
+    torch._lists_here torch._lists
     torch._ops torch._namespace torch._layers
     torch.__init__
     stubs

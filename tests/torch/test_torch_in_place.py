@@ -5,6 +5,7 @@ import inspect
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing import assert_close
 from torch_fixtures import device, draw, ops, torch_daemon  # noqa: F401
 
@@ -78,6 +79,54 @@ def test_what_is_changed_in_place_shares_memory_with_what_is_read(ops, draw, alo
             assert_close(whole[1:4], before[1:4] - 0.5 * draw(3, 4, seed=1))
             ops.step_down(whole, whole, lr=0.5)
             assert_close(whole[0], before[0] / 2)
+
+
+def change(step, p, g):
+    """In place, beside views and in them."""
+    p, q = p.clone(), p
+    rest = p[1:]
+    p.mul_(2)  # pending, for functionalize
+    step(rest, g[1:])
+    p[0] += 1
+    step(p, g)
+    step(q, g)
+    return p, rest, q + 0
+
+
+FUNCTIONALIZED = {
+    "one": lambda p, g: opd.torch.ops.step_down(p, g, lr=0.5),
+    "several": lambda p, g: opd.torch.ops.sgd_step(p, g, torch.ones_like(p), lr=0.5, momentum=0.5),
+    "without an optional one": lambda p, g: opd.torch.ops.sgd_step(p, g, lr=0.5),
+    "of lists": lambda p, g: opd.torch.ops.axpys([p, p.clone()], [g, g], a=0.5),
+    "of lists that are absent": lambda p, g: opd.torch.ops.sgd_steps([p], [g], lr=0.5),
+}
+
+
+@pytest.mark.parametrize("how", FUNCTIONALIZED)
+def test_functionalized(ops, draw, how):
+    """As a whole, as a graph, whose inputs are changed at its end alone, and inside of another transform."""
+    step = FUNCTIONALIZED[how]
+    p, g = draw(4, 3), draw(4, 3, seed=1)
+    ours, expected_p = p.clone(), p.clone()
+    expected = change(step, expected_p, g)
+    run = torch.func.functionalize(lambda p, g: change(step, p, g))
+    assert_close(run(ours, g), expected)
+    assert_close(ours, expected_p)
+    graph = make_fx(run)(p.clone(), g)
+    in_place = [n.args[0].op for n in graph.graph.nodes if str(n.target).startswith("aten.") and "_." in str(n.target)]
+    assert in_place == ["placeholder"]
+    ours = p.clone()
+    assert_close(graph(ours, g), expected)
+    assert_close(ours, expected_p)
+
+
+def test_in_place_in_other_transforms_is_refused(ops, draw):
+    functionalize, p, g = torch.func.functionalize, draw(1, 3), draw(1, 3)
+    step = lambda p, g: change(FUNCTIONALIZED["one"], p, g)[0].sum()  # noqa: E731
+    around = torch.vmap(step), functionalize(torch.vmap(step)), torch.vmap(functionalize(step)), torch.func.grad(step)
+    for run in around:
+        with pytest.raises(opd.OpdError, match="step_down changes tensors in place, which forward mode and"):
+            run(p, g)
 
 
 def test_without_inputs(ops):

@@ -433,6 +433,21 @@ def test_a_draft(ops, draw):
             assert_close(model.module()(x, weight, torch.tensor(n)), expected)
 
 
+def test_a_draft_of_what_changes_in_place(ops, draw):
+    """Whether it changed by that or not."""
+
+    class Step(torch.nn.Module):
+        def forward(self, x, by):
+            x = x.clone()
+            ops.step_down(x, by, lr=0.5)
+            return x[: int(x.sum().item())]
+
+    x = torch.ones_like(draw(5))
+    for by in (torch.zeros_like(x), x):
+        drafted = torch.export.draft_export(Step(), (x, by))
+        assert_close(drafted.module()(x, by), (x - 0.5 * by)[: 5 if by is not x else 2])
+
+
 def test_opcheck_of_open_sizes(ops, draw):
     x, w = draw(1, 2, 5, 4, grad=True), draw(4, 1, 3, 3, grad=True)
     torch.library.opcheck(torch.ops.opd.depthwise_conv2d.SymInt, (x, w), {"stride": [2, 2]})

@@ -17,13 +17,12 @@ from torch.autograd import forward_ad
 
 from ..errors import OpdError
 from ._dtypes import BY_NAME, Desc, describe_all, parse_inputs, write_inputs
+from ._functionalize import call_below, is_around, is_innermost
 from ._options import options
 from ._session import get_session
 from ._vmap import Batch, align, fold, fold_desc, loop, move_to_front, unfold
 
 Maybe = Optional[torch.Tensor]
-
-_FUNCTIONALIZE: Any = torch._C._functorch.TransformType.Functionalize
 
 # The registered operator of a name; _ops.py sets it.
 find_operator: Callable[[str], Any]
@@ -73,36 +72,23 @@ def invoke(operator: Any, tensors: Sequence[Maybe], attrs: Sequence[Any]) -> tup
 
 def call(operator: Any, tensors: Sequence[Maybe], attrs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
     """A call under torch.func or with dual tensors."""
+    if is_innermost():
+        made: tuple[torch.Tensor, ...] = call_below(operator, tensors, lambda below: invoke(operator, below, attrs))
+        return made
     if operator.mutated:
         raise refuse(
             operator,
-            "changes tensors in place, which torch.func and forward mode cannot follow",
+            "changes tensors in place, which forward mode and torch.func, but for functionalize, cannot follow",
             "call it outside of them",
         )
-    levels = torch._C._functorch.get_interpreter_stack() or []
-    if any(level.key() == _FUNCTIONALIZE for level in levels[:-1]):
+    if is_around():
         raise refuse(
             operator,
             "cannot be followed by torch.func.functionalize around another transform",
             "put functionalize innermost, or leave it out: the operator changes nothing in place",
         )
-    if levels and levels[-1].key() == _FUNCTIONALIZE:
-        return _call_below(operator, tensors, attrs)
     made = _apply(operator, tuple(attrs), *tensors)
     return made[: operator.n_outputs]
-
-
-def _call_below(operator: Any, tensors: Sequence[Maybe], attrs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-    """The call of what torch.func.functionalize has wrapped."""
-    from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
-    from torch._subclasses.functional_tensor import FunctorchFunctionalizeAPI
-
-    level: Any = FunctorchFunctionalizeAPI(retrieve_current_functorch_interpreter())  # type: ignore[arg-type]
-    below = level.unwrap_tensors(tuple(tensors))
-    with level.redispatch_to_next():
-        made = invoke(operator, below, attrs)
-    wrapped: tuple[torch.Tensor, ...] = level.wrap_tensors(made)
-    return wrapped
 
 
 def pull_derived(
@@ -196,6 +182,8 @@ class Apply(torch.autograd.Function):
 
     @staticmethod
     def forward(operator: Any, attrs: tuple[Any, ...], *tensors: Maybe) -> Any:
+        if any(t is not None and t.is_nested for t in tensors):
+            operator.describe((*tensors, *attrs))  # it refuses
         if operator.derivable or not operator.has_backward:
             made = operator.infer(*tensors, *attrs)
         else:
@@ -226,7 +214,7 @@ class Apply(torch.autograd.Function):
                 "has no gradient",
                 "give it tensors that need none (detach()), or write one into its file",
             )
-        descs = describe_all(inputs, operator.strided)
+        descs = describe_all(inputs, operator)
         needs = ctx.needs_input_grad[2:]
         wanted = [
             bool(need and able and t is not None and t.is_floating_point())
@@ -250,7 +238,7 @@ class Apply(torch.autograd.Function):
         if operator.derivable:
             made: Iterator[Maybe] = iter(_push_derived(operator, ctx.attrs, inputs, tangents))
         elif operator.linear:
-            descs = describe_all(inputs, operator.strided)
+            descs = describe_all(inputs, operator)
             pushed = _push(operator, ctx.attrs, inputs, tangents, descs)
             made = iter([t for t, floating in zip(pushed, operator.floating) if floating])
         else:

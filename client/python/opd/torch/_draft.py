@@ -1,6 +1,7 @@
 """Calls that torch.export.draft_export traces: with fake tensors that have a real one beside them, which
 it computes with, too, so that sizes that depend on data are known. It takes a tensor that is absent for
-one that the call has changed; so where one is, the call is traced alone, and computed here."""
+one that the call has changed, and one whose mean is as before for one that it has not; so where one is
+absent or to be changed, the call is traced alone, and computed here."""
 
 from __future__ import annotations
 
@@ -40,15 +41,21 @@ class Drafting:
 
     def give(self, made: Any, compute: Callable[[Sequence[Any]], Sequence[Any]], values: Sequence[Any]) -> None:
         """Puts beside what a call has made what is computed of `values`, where all of these are real."""
-        tensors = [v for v in values if isinstance(v, torch.Tensor)]
+        tensors = [v for v in _flatten(values) if isinstance(v, torch.Tensor)]
         if any(getattr(t, "real_tensor", None) is None for t in tensors):
             return
         self._mode.propagate_real_tensors = True
         real = [_find_real(v) for v in values]
         with _unset_fake():
             computed = compute(real)
-        for fake, tensor in zip(made if isinstance(made, tuple) else (made,), computed):
+        for fake, tensor in zip(_flatten(made), _flatten(computed)):
             fake.real_tensor = tensor
+
+
+def _flatten(values: Any) -> list[Any]:
+    if not isinstance(values, (list, tuple)):
+        return [values]
+    return [v for each in values for v in _flatten(each)]
 
 
 def _find_real(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Protocol
 
 import torch
 
@@ -40,22 +40,76 @@ class Desc(NamedTuple):
         return (self.shape,) if self.strides is None else (self.shape, self.strides)
 
 
+class Described(Protocol):
+    """An operator, as far as describe_all() asks one."""
+
+    name: str
+    strided: Collection[int]  # those of its tensors that are taken as they lie
+
+    def label(self, at: int) -> str: ...
+
+
 def describe_all(
-    tensors: Sequence[Optional[torch.Tensor]], strided: Collection[int]
+    tensors: Sequence[Optional[torch.Tensor]], operator: Described
 ) -> tuple[Optional[Desc], ...]:
-    """strided: those that are taken as they lie."""
-    return tuple(None if t is None else describe(t, i in strided) for i, t in enumerate(tensors))
+    """Raises InvalidArgument, by the operator's name and its tensor's, for what opd takes none of."""
+    descs = []
+    for i, t in enumerate(tensors):
+        try:
+            descs.append(None if t is None else describe(t, i in operator.strided))
+        except Unfit as e:
+            label = operator.label(i)
+            raise InvalidArgument(
+                f"{operator.name}: {label} is {e.what}; {e.instead.format(label)}", op=operator.name
+            ) from None
+    return tuple(descs)
+
+
+class Unfit(InvalidArgument):
+    """instead: what to do, with {} where the tensor's name goes."""
+
+    def __init__(self, what: str, instead: str) -> None:
+        super().__init__(f"opd takes no tensor that is {what}; {instead.format('it')}")
+        self.what, self.instead = what, instead
 
 
 def describe(tensor: torch.Tensor, strided: bool = False) -> Desc:
-    """Sizes that a compiler leaves open stay so."""
+    """Sizes that a compiler leaves open stay so. Raises Unfit."""
     name = NAMES.get(tensor.dtype)
-    if name is None:
-        raise InvalidArgument(f"opd has no {tensor.dtype}; it has {', '.join(DTYPES)}")
-    if tensor.layout is not torch.strided:
-        raise InvalidArgument(f"opd takes dense tensors, not {tensor.layout}; use to_dense()")
+    if name is None or tensor.layout is not torch.strided or tensor.is_nested:
+        raise _find_unfit(tensor)
     strides = tuple(tensor.stride()) if strided and not tensor.is_contiguous() else None
     return Desc(name, tuple(tensor.shape), strides)
+
+
+def _find_unfit(tensor: torch.Tensor) -> Unfit:
+    if tensor.is_nested:
+        return Unfit(
+            "a nested tensor",
+            "expected a plain one: call it with each of {0}.unbind(), or with {0}.to_padded_tensor(0.0)",
+        )
+    if tensor.layout is not torch.strided:
+        return Unfit(str(tensor.layout), "expected a dense tensor: {}.to_dense()")
+    instead = f"expected one of {', '.join(DTYPES)}"
+    if tensor.is_quantized:
+        instead += ": {}.dequantize()"
+    elif tensor.is_complex():
+        instead += ": torch.view_as_real({}) has its parts"
+    return Unfit(str(tensor.dtype), instead)
+
+
+def refuse_class(name: str, tensors: Sequence[Any], error: Exception) -> None:
+    """Of a call that a class of tensors has not taken; torch says which, and not what to do."""
+    plain: Any = torch.Tensor.__torch_dispatch__
+    for t in tensors:
+        kind = type(t)
+        if t is None or kind.__torch_dispatch__ == plain or kind.__module__.startswith("torch._subclasses"):
+            continue
+        how = "its to_local(), or use local_map()" if hasattr(t, "to_local") else "a plain tensor"
+        raise InvalidArgument(
+            f"{name}: one of its tensors is a {kind.__name__}, whose class takes no such operator; give it {how}",
+            op=name,
+        ) from error
 
 
 def write_inputs(descs: Sequence[Optional[Desc]]) -> tuple[str, list[int]]:

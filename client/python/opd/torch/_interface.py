@@ -32,6 +32,9 @@ class Operator(Protocol):
     made_lengths: Lengths  # of outputs
     outdated: bool  # an edit has made another of it
 
+    def label(self, at: int) -> str:
+        """The name of one of its tensors."""
+
 
 def nest(values: Sequence[Any], lengths: Lengths) -> list[Any]:
     """One value for each argument, which of a list is a list."""

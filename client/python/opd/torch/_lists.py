@@ -8,10 +8,11 @@ from typing import Any, Optional
 import torch
 
 from ..errors import InvalidArgument
-from ._derivatives import refuse
+from ._derivatives import invoke, refuse
 from ._direct import MISS
 from ._dtypes import describe_all, parse_inputs, to_wire, write_inputs
 from ._inproc import check_capture
+from ._functionalize import call_below, is_innermost
 from ._interface import Lengths, flatten, nest
 from ._lists_here import ListKernels
 from ._options import get_options, with_those_of_forward
@@ -100,8 +101,8 @@ class Call:
             other = any_at if k in changed and start < any_end else at if start < end else -1
             if other >= 0 and not self._may_share(k, other, changed):
                 raise InvalidArgument(
-                    f"{self.name}: {self._label(other)} and {self._label(k)} share memory, and "
-                    f"{self._label(other if other in changed else k)} is changed in place; expected memory of its own",
+                    f"{self.name}: {self.label(other)} and {self.label(k)} share memory, and "
+                    f"{self.label(other if other in changed else k)} is changed in place; expected memory of its own",
                     op=self.name,
                 )
             if stop > any_end:
@@ -120,7 +121,7 @@ class Call:
         """Its index in the list."""
         return k - self.of.index(self.of[k])
 
-    def _label(self, k: int) -> str:
+    def label(self, k: int) -> str:
         name: str = self._operator.spec.inputs[self.of[k]]["name"]
         return f"{name}[{self._place(k)}]" if self._operator.spec.inputs[self.of[k]].get("list") else name
 
@@ -185,7 +186,7 @@ class ListOperator(Operator):
         ctx.save_for_backward(*kept_inputs, *kept_outputs, output[-1])
         ctx.n_inputs, ctx.lengths, ctx.made_lengths = len(kept_inputs), call.lengths, call.made_lengths
         ctx.attrs, ctx.options = inputs[self.n_inputs :], get_options()
-        ctx.described, ctx.sizes = write_inputs(describe_all(call.tensors, call.strided))
+        ctx.described, ctx.sizes = write_inputs(describe_all(call.tensors, call))
         ctx.floating = [t is not None and t.is_floating_point() for t in call.tensors]
         ctx.kinds = [(t.shape, t.dtype, t.device) for t in outputs]
 
@@ -263,6 +264,16 @@ class ListOperator(Operator):
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         values = self._bind(args, kwargs)
+        return self._trace(values, Call(self, values).tensors)
+
+    def describe(self, values: Sequence[Any]) -> Any:
+        call = Call(self, values)
+        return describe_all(call.tensors, call)
+
+    def _compute(self, values: Sequence[Any]) -> Sequence[Any]:
+        return Call(self, values).run()
+
+    def _make(self, values: tuple[Any, ...]) -> Any:
         call = Call(self, values)
         if any(map(has_tangent, call.tensors)):
             return self._transform()
@@ -276,6 +287,10 @@ class ListOperator(Operator):
         return as_result(self.forward(*values)[: self.n_outputs])
 
     def _transform(self, *args: Any, **kwargs: Any) -> Any:
+        if is_innermost():
+            values = self._bind(args, kwargs)
+            tensors, attrs = values[: self.n_inputs], values[self.n_inputs :]
+            return as_result(call_below(self, tensors, lambda below: invoke(self, below, attrs)))
         raise refuse(
             self, "takes lists of tensors, which torch.func and forward mode do not follow", "give it plain tensors"
         )

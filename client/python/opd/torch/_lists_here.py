@@ -13,9 +13,8 @@ import torch
 from torch.autograd import forward_ad
 
 from ._direct import MISS
-from ._dtypes import describe_all
 from ._inproc import PLAIN, Kernels
-from ._interface import nest
+from ._interface import flatten, nest
 from ._loader import BACKWARD, KEEP, Loader, may_run
 from ._schema import spell_input
 from ._stamps import SERIALS
@@ -28,13 +27,9 @@ _LISTS = (list, tuple)
 class ListLoader(Loader):
     def _describe(self, values: Sequence[Any]) -> tuple[Any, Any, torch.device]:
         tensors = values[: self._n_inputs]
-        strided = self._operator.strided
-        descs: list[Any] = []
-        for i, value in enumerate(tensors):
-            each = value if isinstance(value, _LISTS) else [value]
-            found = describe_all(each, range(len(each)) if i in strided else ())
-            descs.append(list(found) if each is value else found[0])
-        flat = [t for v in tensors for t in (v if isinstance(v, _LISTS) else [v])]
+        lengths = [len(v) if isinstance(v, _LISTS) else -1 for v in tensors]
+        descs = nest(self._operator.describe(values), lengths)
+        flat = flatten(tensors, lengths)
         return descs, values[self._n_inputs :], find_device(self._operator.name, flat)
 
 

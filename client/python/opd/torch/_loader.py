@@ -45,7 +45,7 @@ class Loader:
 
     def _describe(self, values: Sequence[Any]) -> tuple[Any, Any, torch.device]:
         tensors = values[: self._n_inputs]
-        descs = describe_all(tensors, self._operator.strided)
+        descs = describe_all(tensors, self._operator)
         return descs, values[self._n_inputs :], find_device(self._operator.name, tensors)
 
     def load_backward(

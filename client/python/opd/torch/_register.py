@@ -28,7 +28,7 @@ from . import _derivatives as derivatives
 from ._autocast import cast, register_autocast
 from ._direct import MISS
 from ._draft import find_drafting
-from ._dtypes import BY_NAME, Desc, describe_all, parse_inputs, to_wire, write_inputs
+from ._dtypes import BY_NAME, Desc, describe_all, parse_inputs, refuse_class, to_wire, write_inputs
 from ._inproc import Kernels, check_capture, go_first, make_kernels
 from ._interface import Lengths, get_key
 from ._library import DEFAULT_ISOLATED, get_library
@@ -122,6 +122,7 @@ class Operator:
             name = self.public if overload == "default" else f"{self.public}.{overload}"
             _library.define(name + schema, tags=self._tags)
             _library.impl(name, call, "CompositeImplicitAutograd")
+            _library.impl(name, self._refuse_nested, "CompositeImplicitAutogradNestedTensor")
             transform = call if call == self._view else self._transform
             _library.impl(name, transform, "FuncTorchDynamicLayerFrontMode")
         packet = getattr(torch.ops.opd, self.public)
@@ -218,13 +219,26 @@ class Operator:
         if is_exported(tensors) and not self.mutated:
             arguments = dict(zip((name for name, _ in self._arguments), values))
             return express(self.name, arguments, self.n_inputs, lambda: self._fake(values, False))
-        drafting = any(t is None for t in tensors) and find_drafting(tensors)
-        if drafting:
-            with drafting.paused():
-                made = self._make(values)
-                drafting.give(made, lambda real: self._run(real, False)[0], values)
-            return made
-        return self._make(values)
+        return self._trace(values, tensors)
+
+    def _trace(self, values: tuple[Any, ...], tensors: Sequence[Any]) -> Any:
+        """The call, by draft_export, too. tensors: those among `values`, one after the other."""
+        unusual = self.mutated or any(t is None for t in tensors)
+        drafting = find_drafting(tensors) if unusual else None
+        if drafting is None:
+            try:
+                return self._make(values)
+            except (NotImplementedError, TypeError) as e:
+                refuse_class(self.name, tensors, e)
+                raise
+        with drafting.paused():
+            made = self._make(values)
+            drafting.give(made, self._compute, values)
+        return made
+
+    def _compute(self, values: Sequence[Any]) -> Sequence[Any]:
+        outputs: Sequence[Any] = self._run(values, False)[0]
+        return outputs
 
     def _make(self, values: tuple[Any, ...]) -> Any:
         tensors = values[: self.n_inputs]
@@ -263,7 +277,8 @@ class Operator:
         if not self.n_inputs:
             return self.infer(*values)
         tensors, attrs = values[: self.n_inputs], values[self.n_inputs :]
-        return as_result(derivatives.call(self, cast(self.spec, tensors), attrs))
+        cast_ones = tensors if self.mutated else cast(self.spec, tensors)
+        return as_result(derivatives.call(self, cast_ones, attrs))
 
     def _refuse_vmap(self, *_: Any, **__: Any) -> Any:
         raise derivatives.refuse(
@@ -295,6 +310,18 @@ class Operator:
             self, info.batch_size, moved, flags, descs, wanted, attrs, run
         )
         return list(made), list(made_dims)
+
+    def label(self, at: int) -> str:
+        name: str = self._inputs[at]["name"]
+        return name
+
+    def describe(self, values: Sequence[Any]) -> Any:
+        return describe_all(values[: self.n_inputs], self)
+
+    def _refuse_nested(self, *args: Any, **kwargs: Any) -> Any:
+        """torch calls this where a tensor is nested, which has no shape."""
+        self.describe(self._bind(args, kwargs))
+        raise AssertionError("no tensor is nested")
 
     def _view(self, *args: Any, **kwargs: Any) -> Any:
         """A view is torch's own, which it differentiates by itself."""
@@ -376,7 +403,7 @@ class Operator:
         )
         ctx.attrs = inputs[self.n_inputs :]
         ctx.options = get_options()
-        ctx.inputs, ctx.sizes = write_inputs(describe_all(tensors, self.strided))
+        ctx.inputs, ctx.sizes = write_inputs(describe_all(tensors, self))
         ctx.floating = [t is not None and t.is_floating_point() for t in tensors]
 
     def _differentiate(self, ctx: Any, *grads: Any) -> Any:

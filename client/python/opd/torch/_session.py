@@ -59,7 +59,7 @@ class Session(Daemon):
         with self.lock:
             descs = [
                 d and Desc(d.dtype, *(tuple(map(int, part)) for part in d.layout))
-                for d in describe_all(tensors, operator.strided)
+                for d in describe_all(tensors, operator)
             ]
             return self._plan(operator, tuple(descs), attrs, device)[0]
 
@@ -81,7 +81,7 @@ class Session(Daemon):
         device: torch.device,
     ) -> tuple[list[torch.Tensor], int]:
         """Outputs, then with `keep` what backward needs; and the stamp of the version that ran."""
-        descs = describe_all(tensors, operator.strided)
+        descs = describe_all(tensors, operator)
         with self.lock:
             plan, was_known = self._plan(operator, descs, attrs, device)
             try:
@@ -200,7 +200,7 @@ class Session(Daemon):
             values = _name_attrs(operator, attrs)
 
             def describe() -> tuple[Any, ...]:
-                descs = nest(_write_descs(describe_all(tensors, operator.strided)), operator.lengths)
+                descs = nest(_write_descs(describe_all(tensors, operator)), operator.lengths)
                 saves = {"saved": True} if keep else {}
                 return "forward", operator.name, descs, values, self._with_asked({**options, **saves})
 

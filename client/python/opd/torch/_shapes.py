@@ -47,7 +47,7 @@ def infer(
     rules = session.find_rules(operator)
     if rules is not None:
         try:
-            inputs = describe_all(tensors, operator.strided)
+            inputs = describe_all(tensors, operator)
             places = _split_places(nest(inputs, operator.lengths), operator.lengths)
             if places:
                 found = [rules.infer(at, attrs, lambda: session.is_cpu(device), Symbols()) for at in places]

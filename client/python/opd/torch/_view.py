@@ -25,7 +25,7 @@ class View:
     def quick(self, *args: Any, **kwargs: Any) -> Any:
         if len(args) != 1 or kwargs or type(args[0]) not in PLAIN:
             return MISS
-        if get_options() is not DEFAULT or _is_tracing():
+        if get_options() is not DEFAULT or _is_tracing() or args[0].is_nested:
             return MISS
         shape = get_session().find_view(self._operator, args[0])
         return MISS if shape is None else torch.reshape(args[0], shape)
