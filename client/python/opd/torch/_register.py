@@ -188,8 +188,8 @@ class Operator:
             f"opd::{self.public}__{what}", run, mutates_args=mutated, schema=schema, **options
         )
         op.register_fake(fake)
-        if batch is None or mutated:
-            batch = self._refuse_vmap
+        refused = batch is None or mutated
+        batch = self._refuse_vmap if refused else batch
 
         def batch_other_way(*args: Any) -> Any:
             level, size, moved, dims = unwrap(args)
@@ -200,7 +200,7 @@ class Operator:
 
         op.register_vmap(batch)
         # For is_grads_batched=True and vectorize=True, which torch does by another vmap.
-        _library.impl(f"{self.public}__{what}", batch_other_way, "Batched")
+        _library.impl(f"{self.public}__{what}", batch if refused else batch_other_way, "Batched")
         return op
 
     def _spell_inputs(self) -> list[str]:
@@ -293,7 +293,9 @@ class Operator:
 
     def _refuse_vmap(self, *_: Any, **__: Any) -> Any:
         raise derivatives.refuse(
-            self, "cannot be used under torch.vmap here", "give it the batch as it is, or loop"
+            self,
+            "cannot be used under torch.vmap or is_grads_batched=True here",
+            "give it the batch as it is, or loop",
         )
 
     def _batch_infer(self, info: Any, dims: Any, *args: Any) -> Any:
