@@ -54,6 +54,20 @@ def test_unfit_tensors_are_refused_by_name(ops, draw, kind, isolated):
                 call()
 
 
+@pytest.mark.parametrize("isolated", (False, True))
+def test_a_sparse_gradient_is_refused(ops, draw, isolated):
+    x = draw(3, 4, dtype=torch.float32).requires_grad_()
+    gate = torch.ones_like(x)
+    for _ in range(3):
+        ops.gelu(x).sum().backward()
+        ops.glus([x], [gate], gate)[0][0].sum().backward()
+    with opd.torch.options(isolated=isolated):
+        for name, y in (("gelu", ops.gelu(x)), ("glus", ops.glus([x], [gate], gate)[0][0])):
+            text = f"^{name}: a gradient that came to its backward is torch.sparse_coo; expected a dense tensor: it.to_"
+            with pytest.raises(opd.InvalidArgument, match=text):
+                y.backward(torch.ones_like(y).to_sparse())
+
+
 def test_nested_tensors_under_transforms(ops, draw):
     jagged = nest(draw(3, 4), torch.jagged)
     for transform in (torch.vmap, torch.func.grad, torch.func.jacrev):

@@ -183,6 +183,16 @@ def test_opcheck(ops, device):
     torch.library.opcheck(ops.scales.overload, (xs, torch.tensor(2.0, device=device)))
 
 
+def batch_grads(ops, leaf):
+    batch = torch.eye(len(leaf), device=leaf.device)
+    return torch.autograd.grad(ops.shifts([leaf])[0], leaf, batch, is_grads_batched=True)
+
+
+def vmap_grads(ops, leaf):
+    y = ops.shifts([leaf])[0]
+    return torch.vmap(lambda grad: torch.autograd.grad(y, leaf, grad))(torch.eye(len(leaf), device=leaf.device))
+
+
 def test_refused(ops, device):
     x, z, y = (torch.zeros(n, device=device) for n in (4, 4, 5))
     leaf = torch.zeros(4, device=device, requires_grad=True)
@@ -198,6 +208,8 @@ def test_refused(ops, device):
         (opd.OpdError, lambda: ops.scales([leaf], by), "scales has no gradient; call it under torch.no_grad"),
         (opd.OpdError, lambda: torch.func.vmap(lambda t: ops.scales([t], by)[0][0])(x[None]), "scales"),
         (opd.OpdError, lambda: torch.func.jvp(lambda t: ops.scales([t], by)[0][0], (x,), (z,)), "scales takes lists"),
+        (opd.OpdError, lambda: batch_grads(ops, leaf), "shifts cannot be used under torch.vmap or is_grads_batched=True"),
+        (opd.OpdError, lambda: vmap_grads(ops, leaf), "shifts cannot be used under torch.vmap or is_grads_batched=True"),
         (RuntimeError, lambda: ops.axpys(x, [z]), "argument 'ys' must be a list of tensors, not Tensor; it is axpys"),
         (RuntimeError, lambda: ops.axpys([x], [None]), "'xs' must be a list of tensors, one is None; it is axpys"),
         (RuntimeError, lambda: ops.axpys([x], [1]), "argument 'xs' must be a list of tensors, not int 1; it is"),

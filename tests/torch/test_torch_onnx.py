@@ -174,6 +174,44 @@ def test_what_onnx_has_no_node_for(ops):
         compute(program, *given)
 
 
+class Changing(nn.Module):
+    """In place, in a view too, and of lists, of which one is absent."""
+
+    def forward(self, x, g):
+        x, y = x.clone(), x + 1
+        opd.torch.ops.step_down(x[1:], g[1:], lr=0.5)
+        opd.torch.ops.axpys([x, y], [g, x * 2], a=0.25)
+        shifted = opd.torch.ops.shifts([x, y, g], [g, x, y], a=3.0)
+        return shifted[0] * 2 + shifted[1] * 3 + shifted[2] + opd.torch.ops.shifts([y])[0]
+
+
+def test_what_changes_in_place_and_lists(ops):
+    """Their nodes, given functions, compute what the operators do."""
+    from onnx.reference import ReferenceEvaluator
+    from onnx.reference.op_run import OpRun
+
+    def pair(flat, lengths):
+        n = lengths[0]
+        return zip(flat[:n], flat[n : 2 * n] if lengths[1] == n else [0] * n)
+
+    def make(name, run):
+        return type(name, (OpRun,), {"op_domain": "opd", "_run": run})
+
+    functions = [
+        make("step_down", lambda self, param, grad, lr: (param - lr * grad,)),
+        make("axpys", lambda self, *flat, a, lengths: tuple(y + a * x for y, x in pair(flat, lengths))),
+        make("shifts", lambda self, *flat, a, lengths: tuple(a * x + b for x, b in pair(flat, lengths))),
+    ]
+    given = draw(4), draw(4, seed=1)
+    program = export(Changing(), *given)
+    own = [n for n in program.model.graph if n.domain == "opd"]
+    assert [n.op_type for n in own] == ["step_down", "axpys", "shifts", "shifts"]
+    assert [list(n.attributes["lengths"].value) for n in own[1:]] == [[2, 2, -1], [3, 3, -1], [1, -1, -1]]
+    evaluator = ReferenceEvaluator(program.model_proto, new_ops=functions)
+    found = evaluator.run(None, dict(zip(("x", "g"), (t.numpy() for t in given))))
+    assert_close(torch.from_numpy(found[0]), Changing()(*given))
+
+
 def test_a_translation_of_the_users_own(ops):
     from onnxscript import opset20 as op
 

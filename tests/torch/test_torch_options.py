@@ -76,6 +76,21 @@ def test_a_backward_of_another_thread(ops, sent):
     ]
 
 
+def test_in_compiled_code(ops):
+    """It ends the graph, and says what to do where it may not."""
+
+    def run(x):
+        with opd.torch.options(isolated=True):
+            return ops.gelu(x) + 1
+
+    x = torch.randn(3)
+    assert torch.equal(torch.compile(run, backend="aot_eager")(x), run(x))
+    torch.compiler.reset()
+    with pytest.raises(Exception, match=r"opd.torch.options\(\) is for calls as they are made: put it around compiled code"):
+        torch.compile(run, backend="aot_eager", fullgraph=True)(x)
+    torch.compiler.reset()
+
+
 def test_around_compiled_code(ops, sent):
     model = torch.compile(lambda x: ops.gelu(x) + 1, fullgraph=True, backend="aot_eager")
     x = torch.ones(62, 1, 3)  # of this shape nothing is loaded in this process

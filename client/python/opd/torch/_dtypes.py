@@ -59,9 +59,7 @@ def describe_all(
             descs.append(None if t is None else describe(t, i in operator.strided))
         except Unfit as e:
             label = operator.label(i)
-            raise InvalidArgument(
-                f"{operator.name}: {label} is {e.what}; {e.instead.format(label)}", op=operator.name
-            ) from None
+            raise e.refuse(operator.name, label, label) from None
     return tuple(descs)
 
 
@@ -71,6 +69,10 @@ class Unfit(InvalidArgument):
     def __init__(self, what: str, instead: str) -> None:
         super().__init__(f"opd takes no tensor that is {what}; {instead.format('it')}")
         self.what, self.instead = what, instead
+
+    def refuse(self, name: str, what: str, it: str) -> InvalidArgument:
+        """The same of an operator, and of which tensor of it."""
+        return InvalidArgument(f"{name}: {what} is {self.what}; {self.instead.format(it)}", op=name)
 
 
 def describe(tensor: torch.Tensor, strided: bool = False) -> Desc:

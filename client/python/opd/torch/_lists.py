@@ -262,9 +262,14 @@ class ListOperator(Operator):
         device = find_device(self.name, [t for t in grads if t is not None])
         return make_empty([d for d, want in zip(parse_inputs(described, sizes), wanted) if want and d], device)
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        values = self._bind(args, kwargs)
-        return self._trace(values, Call(self, values).tensors)
+    def _flatten(self, values: tuple[Any, ...]) -> Sequence[Any]:
+        return Call(self, values).tensors
+
+    def _express(self, values: tuple[Any, ...]) -> Any:
+        call = Call(self, values)
+        changed = [t for t in (call.tensors[k] for k in call.mutated) if t is not None]
+        made = self._make_node(values, lambda: flatten(call.fake(), call.made_lengths), changed)
+        return as_result(nest(made, call.made_lengths))
 
     def describe(self, values: Sequence[Any]) -> Any:
         call = Call(self, values)

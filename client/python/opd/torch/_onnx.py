@@ -3,7 +3,9 @@
 While it takes a program apart, an operator that opd ships and ONNX has nodes for is said in torch's
 words, which the exporter knows. Any other becomes one node of the domain `opd`, of its name: give
 the runtime a function for it, or torch.onnx.export a custom_translation_table with
-torch.ops.opd.NAME.default, or .SymInt where an attribute is a symbol.
+torch.ops.opd.NAME.default, or .SymInt where an attribute is a symbol. What an operator changes in
+place is a result of its node, behind its own; lists stand there one tensor after the other, and the
+attribute `lengths` says how many each input has: -1, it is no list.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import OpdError
+from ._interface import flatten
 from ._session import get_session
 
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -29,13 +32,18 @@ def is_exported(tensors: Sequence[Optional[Tensor]]) -> bool:
 
 
 def express(
-    name: str, arguments: dict[str, Any], n_tensors: int, make_fake: Callable[[], list[Tensor]]
-) -> Any:
-    """The results of a call. n_tensors: of the arguments these are the first; make_fake: tensors as
-    it would return."""
+    name: str,
+    arguments: dict[str, Any],
+    n_tensors: int,
+    make_fake: Callable[[], list[Tensor]],
+    changed: Sequence[Tensor] = (),
+) -> list[Tensor]:
+    """The results of a call, one after the other. n_tensors: of the arguments these are the first;
+    make_fake: tensors as it would return; changed: those that it changes in place."""
     form = _FORMS.get(name)
     if form and list(signature(form).parameters) == list(arguments) and not _is_replaced(name):
-        return form(*arguments.values())
+        said = form(*arguments.values())
+        return [said] if isinstance(said, Tensor) else list(said)
     if not hasattr(torch.onnx, "ops"):
         raise OpdError(
             f"opd: ONNX has no node for {name}; give torch.onnx.export a custom_translation_table "
@@ -44,11 +52,20 @@ def express(
         )
     tensors = list(arguments.values())[:n_tensors]
     attrs = {n: v for n, v in list(arguments.items())[n_tensors:] if v is not None}
+    lengths = [len(v) if isinstance(v, (list, tuple)) else -1 for v in tensors]
+    if max(lengths, default=-1) >= 0:
+        tensors, attrs["lengths"] = flatten(tensors, lengths), lengths
     fakes = make_fake()
-    dtypes, shapes = [t.dtype for t in fakes], [t.shape for t in fakes]
+    makes = [*fakes, *changed]
+    if not makes:  # of lists of nothing
+        return []
+    dtypes, shapes = [t.dtype for t in makes], [t.shape for t in makes]
     make = torch.onnx.ops.symbolic_multi_out
     made = make(f"opd::{name}", tensors, attrs, dtypes=dtypes, shapes=shapes, version=1)
-    return made[0] if len(made) == 1 else tuple(made)
+    with torch.no_grad():
+        for tensor, new in zip(changed, made[len(fakes) :]):
+            tensor.copy_(new)
+    return list(made[: len(fakes)])
 
 
 def _is_replaced(name: str) -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Optional
 
+import torch
+
 from .._spec import check_deadline, check_debug, check_version
 from ..errors import InvalidArgument
 from ._library import DEFAULT_ISOLATED, get_library
@@ -55,6 +57,8 @@ def options(
 
     What is not given is as it was outside. Put it around compiled code, not into it.
     """
+    if torch.compiler.is_dynamo_compiling():
+        torch._dynamo.graph_break(msg="opd.torch.options() is for calls as they are made: put it around compiled code")
     given = Options(
         check_deadline("options", deadline),
         check_version("options", version),

@@ -15,7 +15,7 @@ which is mostly one of torch's schemas, too, has an underscore after it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import SimpleNamespace
 from typing import Any, Optional
 
@@ -188,8 +188,8 @@ class Operator:
             f"opd::{self.public}__{what}", run, mutates_args=mutated, schema=schema, **options
         )
         op.register_fake(fake)
-        if batch is None or mutated:
-            batch = self._refuse_vmap
+        refused = batch is None or mutated
+        batch = self._refuse_vmap if refused else batch
 
         def batch_other_way(*args: Any) -> Any:
             level, size, moved, dims = unwrap(args)
@@ -200,7 +200,7 @@ class Operator:
 
         op.register_vmap(batch)
         # For is_grads_batched=True and vectorize=True, which torch does by another vmap.
-        _library.impl(f"{self.public}__{what}", batch_other_way, "Batched")
+        _library.impl(f"{self.public}__{what}", batch if refused else batch_other_way, "Batched")
         return op
 
     def _spell_inputs(self) -> list[str]:
@@ -215,14 +215,25 @@ class Operator:
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         values = self._bind(args, kwargs)
-        tensors = values[: self.n_inputs]
-        if is_exported(tensors) and not self.mutated:
-            arguments = dict(zip((name for name, _ in self._arguments), values))
-            return express(self.name, arguments, self.n_inputs, lambda: self._fake(values, False))
-        return self._trace(values, tensors)
+        tensors = self._flatten(values)
+        return self._express(values) if is_exported(tensors) else self._trace(values, tensors)
+
+    def _flatten(self, values: tuple[Any, ...]) -> Sequence[Any]:
+        """The tensors among all arguments, one after the other."""
+        return values[: self.n_inputs]
+
+    def _express(self, values: tuple[Any, ...]) -> Any:
+        changed = [values[i] for i in self.mutated if values[i] is not None]
+        return as_result(self._make_node(values, lambda: self._fake(values, False), changed))
+
+    def _make_node(
+        self, values: tuple[Any, ...], make_fake: Callable[[], list[Any]], changed: Sequence[Any]
+    ) -> list[Any]:
+        arguments = dict(zip((name for name, _ in self._arguments), values))
+        return express(self.name, arguments, self.n_inputs, make_fake, changed)
 
     def _trace(self, values: tuple[Any, ...], tensors: Sequence[Any]) -> Any:
-        """The call, by draft_export, too. tensors: those among `values`, one after the other."""
+        """The call, by draft_export, too."""
         unusual = self.mutated or any(t is None for t in tensors)
         drafting = find_drafting(tensors) if unusual else None
         if drafting is None:
@@ -282,7 +293,9 @@ class Operator:
 
     def _refuse_vmap(self, *_: Any, **__: Any) -> Any:
         raise derivatives.refuse(
-            self, "cannot be used under torch.vmap here", "give it the batch as it is, or loop"
+            self,
+            "cannot be used under torch.vmap or is_grads_batched=True here",
+            "give it the batch as it is, or loop",
         )
 
     def _batch_infer(self, info: Any, dims: Any, *args: Any) -> Any:
