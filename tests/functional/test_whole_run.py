@@ -23,7 +23,7 @@ echo "$target" >>{folder}/made
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """run(target, times, again): build, lint and unit, of which one target fails so many times. Status, lines
+    """run(target, times, again): build, unit and compile-all, of which one target fails so many times. Status, lines
     and the targets that were made."""
     monkeypatch.delenv("MAKEFLAGS", raising=False)
     made = tmp_path / "made"
@@ -34,7 +34,7 @@ def run(tmp_path, monkeypatch):
         fake.chmod(0o755)
         made.unlink(missing_ok=True)
         env = {**os.environ, "MAKE": str(fake), "OPD_AGAIN": again, "TMPDIR": str(tmp_path)}
-        done = subprocess.run([SCRIPT, "cpu", "lint", "unit"], env=env, stdout=subprocess.PIPE, text=True)
+        done = subprocess.run([SCRIPT, "cpu", "unit", "compile-all"], env=env, stdout=subprocess.PIPE, text=True)
         assert not list(tmp_path.glob("tmp.*")), "temporary files are left"
         return done.returncode, done.stdout.splitlines(), made.read_text().split()
 
@@ -42,31 +42,31 @@ def run(tmp_path, monkeypatch):
 
 
 def test_a_step_that_fails_is_told_again_at_the_end(run):
-    status, lines, made = run("lint", 1, again="")
-    assert (status, made) == (1, ["programs", "lint", "unit"])
+    status, lines, made = run("unit", 1, again="")
+    assert (status, made) == (1, ["programs", "unit", "compile-all"])
     assert lines[-1] == "2 passed, 1 failed"
-    assert lines[-3] == "failed: lint"
-    begin = lines.index("==== lint: its last lines")
+    assert lines[-3] == "failed: unit"
+    begin = lines.index("==== unit: its last lines")
     assert lines[begin + 1 : begin + 61] == [*map(str, range(1042, 1101)), "what is wrong"]
     assert lines.count("what is wrong") == 2
     assert "unsteady" not in "\n".join(lines)
 
 
 def test_a_step_that_fails_once_is_unsteady(run):
-    status, lines, made = run("lint", 1, again="1")
-    assert (status, made) == (0, ["programs", "lint", "lint", "unit"])
+    status, lines, made = run("unit", 1, again="1")
+    assert (status, made) == (0, ["programs", "unit", "unit", "compile-all"])
     assert lines[-1] == "3 passed, 0 failed"
-    assert lines[-3] == "unsteady (failed once, passed when run again): lint"
-    begin = lines.index("==== lint: its last lines")
-    assert lines[begin + 60] == "what is wrong" and "==== lint.again: its last lines" not in lines
+    assert lines[-3] == "unsteady (failed once, passed when run again): unit"
+    begin = lines.index("==== unit: its last lines")
+    assert lines[begin + 60] == "what is wrong" and "==== unit.again: its last lines" not in lines
 
 
 def test_a_step_that_fails_again_has_failed(run):
-    status, lines, made = run("lint", 2, again="1")
-    assert (status, made) == (1, ["programs", "lint", "lint", "unit"])
-    assert (lines[-3], lines[-1]) == ("failed: lint", "2 passed, 1 failed")
+    status, lines, made = run("unit", 2, again="1")
+    assert (status, made) == (1, ["programs", "unit", "unit", "compile-all"])
+    assert (lines[-3], lines[-1]) == ("failed: unit", "2 passed, 1 failed")
     assert lines.count("what is wrong") == 4
-    assert "==== lint.again: its last lines" in lines
+    assert "==== unit.again: its last lines" in lines
 
 
 def test_a_build_is_tried_once(run):

@@ -166,7 +166,8 @@ def test_release_starts_no_daemon(start_daemon, tmp_path, monkeypatch, isolated)
         opd.torch.ops.scale(X)
     for _ in range(2):
         opd.torch.release()
-    with pytest.raises(opd.ConnectionLost, match="no daemon serves"):
+    # "is closed": a child of the daemon that was about to be has its socket for a moment more.
+    with pytest.raises(opd.ConnectionLost, match="no daemon serves|is closed"):
         opd.connect(daemon.socket, start=False)
     opd.torch.use(None)
     daemon.process.stdout.close()
