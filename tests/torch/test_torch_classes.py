@@ -42,7 +42,6 @@ def test_unfit_tensors_are_refused_by_name(ops, draw, kind, isolated):
             ("gelu", "x", lambda: ops.gelu(unfit)),
             ("gelu", "x", lambda: torch.ops.opd.gelu(unfit)),
             ("gelu", "x", lambda: ops.gelu(wanting)),
-            ("gelu", "x", lambda: torch.compile(lambda t: ops.gelu(t), backend="eager")(unfit)),
             ("depthwise_conv2d", "weight", lambda: ops.depthwise_conv2d(x[None, None], unfit)),
             ("marks", "x", lambda: ops.marks(unfit)),
             ("step_down", "grad", lambda: ops.step_down(x.clone(), unfit)),
@@ -52,6 +51,9 @@ def test_unfit_tensors_are_refused_by_name(ops, draw, kind, isolated):
         ):
             with pytest.raises(opd.InvalidArgument, match=f"^{name}: {label} is {text.format(label)}"):
                 call()
+        # Some of PyTorch's compilers put it into an error of their own.
+        with pytest.raises((opd.InvalidArgument, RuntimeError), match=f"gelu: x is {text.format('x').rstrip('$')}"):
+            torch.compile(lambda t: ops.gelu(t), backend="eager")(unfit)
 
 
 @pytest.mark.parametrize("isolated", (False, True))

@@ -16,7 +16,7 @@ from .._shapes import Rules
 from .._warn import warn_reload
 from ..errors import InvalidArgument, NotFound, OpdError
 from ._daemon import Daemon
-from ._dtypes import Desc, Unfit, describe_all
+from ._dtypes import Desc, Unfit, describe, describe_all
 from ._interface import InterfaceChanged, Lengths, Operator, flatten, get_key, nest
 from ._library import Export, Library, find_library
 from ._options import get_options
@@ -144,6 +144,9 @@ class Session(Daemon):
                 prepared = self._find_prepared(self._pulls, key)
             job = Job(reads, (), operator.strided, makes, send)
             try:
+                for t in reads:
+                    if t is not None:
+                        describe(t)
                 return transport.run(job)[1]
             except Unfit as e:
                 raise e.refuse(operator.name, "a gradient that came to its backward", "it") from None
