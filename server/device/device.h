@@ -12,8 +12,8 @@
 // no more to blame than others: that one is run again too, once.
 //
 // One that was ended in the middle of its work, at a deadline, may write until its process is gone.
-// Till then no memory is given out a second time, and what changes in place something that it may
-// read or write waits.
+// Till then no memory is given out a second time, and what changes something that it may read or
+// write waits.
 
 #include <stdbool.h>
 #include <stdint.h>
