@@ -217,9 +217,8 @@ static bool names(const struct graph *g, const struct storage *s)
     return i < node->n_places;
 }
 
-void lane_end_all(struct broker *b)
+void lane_drop_all_calls(struct broker *b)
 {
-    lane_disarm_all(b);
     for (int i = 0; b->lanes && i < b->devices.n; i++)
         for (uint32_t k = 0; k < DEV_MAX_LANES; k++) {
             struct client_lane *lane = lanes_of(b->devices.at[i])->list[k];
