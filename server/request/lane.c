@@ -155,14 +155,33 @@ void lane_disarm_graph(struct graph *g)
     }
 }
 
-// What was begun and is not told yet finds no memory of it any more.
+static bool keeps(const struct lane_arm *arm, const struct storage *s)
+{
+    size_t i = 0;
+    while (i < arm->n_kept && arm->kept[i] != s)
+        i++;
+    return i < arm->n_kept;
+}
+
+static void leave_pieces(struct graph_pieces *p, const struct lane_arm *arm)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < p->n; i++)
+        if (keeps(arm, p->list[i].storage))
+            p->list[n++] = p->list[i];
+    p->n = n;
+}
+
+// What was begun and is not told yet finds no memory of it any more but what has a name: others may
+// come to read that.
 void lane_leave_graph(struct graph *g)
 {
     while (g->arms) {
         struct lane_arm *arm = g->arms;
         g->arms = arm->next;
         arm->graph = NULL;
-        arm->launch->reads.n = arm->launch->writes.n = 0;
+        leave_pieces(&arm->launch->reads, arm);
+        leave_pieces(&arm->launch->writes, arm);
         disarm(arm);
     }
 }
