@@ -252,6 +252,11 @@ void device_restore_region(struct device *d, uint32_t id, const struct device_re
 // d->staging, made where there is none yet.
 struct staging *device_staging(struct device *d);
 
+static inline bool device_is_staging(const struct device *d, uint32_t region)
+{
+    return d->staging.memory && d->staging.region == region;
+}
+
 // Host memory behind a descriptor (not taken over) for the device to copy from and to.
 // `done`, where there is one, is told how that went; a failure without it is only logged.
 struct device_mapping {
