@@ -12,8 +12,8 @@
 // no more to blame than others: that one is run again too, once.
 //
 // One that was ended in the middle of its work, at a deadline, may write until its process is gone.
-// Till then no memory is given out a second time, and what changes in place something that it may
-// read or write waits.
+// Till then no memory is given out a second time, and what changes something that it may read or
+// write waits.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -251,6 +251,11 @@ void device_restore_region(struct device *d, uint32_t id, const struct device_re
 
 // d->staging, made where there is none yet.
 struct staging *device_staging(struct device *d);
+
+static inline bool device_is_staging(const struct device *d, uint32_t region)
+{
+    return d->staging.memory && d->staging.region == region;
+}
 
 // Host memory behind a descriptor (not taken over) for the device to copy from and to.
 // `done`, where there is one, is told how that went; a failure without it is only logged.

@@ -22,7 +22,7 @@ static bool add_range(void *data, const struct dev_use *use)
     const struct device *d = c->d;
     const struct left_range range = { *use->region, use->written, *use->offset,
                                       *use->offset + use->size };
-    if (d->staging.memory && range.region == d->staging.region)
+    if (device_is_staging(d, range.region))
         return true;
     buf_append(c->ranges, &range, sizeof range);
     return range.region < d->regions.n && !d->regions.list[range.region].host &&

@@ -137,7 +137,7 @@ static bool may_share(const struct device *d, uint64_t size, struct opd_err *err
     uint64_t sum = 0;
     char asked[32], has[32], may[32];
     for (uint32_t i = 0; i < d->regions.n; i++)
-        if (d->regions.list[i].host || d->regions.list[i].ipc)
+        if ((d->regions.list[i].host || d->regions.list[i].ipc) && !device_is_staging(d, i))
             sum += d->regions.list[i].size;
     return size <= MAX_SHARED - sum ||
            opd_err_set(err, OPD_E_out_of_memory,
@@ -159,6 +159,17 @@ bool device_map_ipc(struct device *d, const uint8_t handle[DEV_IPC_HANDLE], uint
     return true;
 }
 
+// The descriptor is taken over.
+static uint32_t map_host(struct device *d, int fd, uint64_t size,
+                         const struct device_mapping *mapping)
+{
+    uint32_t id = add_region(d, fd, size, true);
+    struct command *c = command_new(DEV_HOST_MAP, id, size);
+    c->fd = fd;
+    submit_mapping(d, c, mapping);
+    return id;
+}
+
 bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_region,
                      const struct device_mapping *mapping, struct opd_err *err)
 {
@@ -170,10 +181,7 @@ bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_regi
                              "shared memory for %s takes a file descriptor; close some, or raise "
                              "the daemon's limit (ulimit -n)",
                              d->name);
-    uint32_t id = *out_region = add_region(d, kept, size, true);
-    struct command *c = command_new(DEV_HOST_MAP, id, size);
-    c->fd = kept;
-    submit_mapping(d, c, mapping);
+    *out_region = map_host(d, kept, size, mapping);
     return true;
 }
 
@@ -456,13 +464,10 @@ struct staging *device_staging(struct device *d)
     int fd = fdpass_memfd("opd-staging", STAGING_SIZE);
     void *p = fd < 0 ? MAP_FAILED
                      : mmap(NULL, STAGING_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    struct opd_err err = { 0 };
-    uint32_t region;
-    if (p == MAP_FAILED || !device_map_host(d, fd, STAGING_SIZE, &region, NULL, &err)) {
-        log_error("no staging memory: %s", p == MAP_FAILED ? strerror(errno) : err.msg);
+    if (p == MAP_FAILED) {
+        log_error("no staging memory: %s", strerror(errno));
         abort();
     }
-    staging_open(&d->staging, d->all->turn, p, region);
-    close(fd);
+    staging_open(&d->staging, d->all->turn, p, map_host(d, fd, STAGING_SIZE, NULL));
     return &d->staging;
 }

@@ -178,12 +178,11 @@ static bool send_first(struct device_link *link, struct command **first, struct 
     return true;
 }
 
-// What was done twice at one time by this executor and one that is not gone would be done wrong.
+// An executor that is not gone may write what it has begun to, over what this one has written.
 static bool waits_for_end(const struct device *d, const struct command *c)
 {
     const struct dev_command *header = (const void *)c->bytes.bytes;
-    return d->n_writing > 0 && header->type == DEV_RUN && !c->repeatable &&
-           device_left_meets(d, c);
+    return d->n_writing > 0 && header->type == DEV_RUN && device_left_meets(d, c);
 }
 
 static bool send_prepares(struct device_link *link)

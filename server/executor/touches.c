@@ -65,7 +65,7 @@ bool touches_of(struct steps *s, const struct dev_step *step, struct buf *out, s
             return false;
         break;
     case DEV_STEP_REPORT: // in turn: they are known by their places
-        add(out, (uintptr_t)s->reports, 1, true);
+        add(out, (uintptr_t)&s->reports, 1, true);
         break;
     case DEV_STEP_FILL:
     case DEV_STEP_COPY:

@@ -155,14 +155,33 @@ void lane_disarm_graph(struct graph *g)
     }
 }
 
-// What was begun and is not told yet finds no memory of it any more.
+static bool keeps(const struct lane_arm *arm, const struct storage *s)
+{
+    size_t i = 0;
+    while (i < arm->n_kept && arm->kept[i] != s)
+        i++;
+    return i < arm->n_kept;
+}
+
+static void leave_pieces(struct graph_pieces *p, const struct lane_arm *arm)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < p->n; i++)
+        if (keeps(arm, p->list[i].storage))
+            p->list[n++] = p->list[i];
+    p->n = n;
+}
+
+// What was begun and is not told yet finds no memory of it any more but what has a name: others may
+// come to read that.
 void lane_leave_graph(struct graph *g)
 {
     while (g->arms) {
         struct lane_arm *arm = g->arms;
         g->arms = arm->next;
         arm->graph = NULL;
-        arm->launch->reads.n = arm->launch->writes.n = 0;
+        leave_pieces(&arm->launch->reads, arm);
+        leave_pieces(&arm->launch->writes, arm);
         disarm(arm);
     }
 }
@@ -217,9 +236,8 @@ static bool names(const struct graph *g, const struct storage *s)
     return i < node->n_places;
 }
 
-void lane_end_all(struct broker *b)
+void lane_drop_all_calls(struct broker *b)
 {
-    lane_disarm_all(b);
     for (int i = 0; b->lanes && i < b->devices.n; i++)
         for (uint32_t k = 0; k < DEV_MAX_LANES; k++) {
             struct client_lane *lane = lanes_of(b->devices.at[i])->list[k];

@@ -79,6 +79,7 @@ void lane_look(struct broker *b); // at what has been begun by lanes, and has en
 // Calls. Those that are not armed any more make room; NULL: there is none.
 struct graph **lane_call_room(struct client_lane *lane);
 void lane_drop_calls(struct conn *c);
+void lane_drop_all_calls(struct broker *b); // none is armed: nothing of them is to be told
 // A tensor of that memory goes: calls that name it.
 void lane_leave_storage(struct conn *c, const struct storage *s);
 
@@ -91,7 +92,6 @@ bool lane_is_disarmed(const struct client_lane *lane); // and the executor knows
 void lane_disarm_conn(struct conn *c);
 void lane_disarm_device(struct broker *b, const struct device *d);
 void lane_disarm_all(void *broker);
-void lane_end_all(struct broker *b); // the same, and the calls with what is theirs alone: scratch
 void lane_disarm_graph(struct graph *g);
 void lane_leave_graph(struct graph *g); // it ends
 void lane_rest(struct broker *b, const struct device *d); // that has nothing to do

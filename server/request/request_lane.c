@@ -102,8 +102,7 @@ static bool may_arm(const struct request *req, const struct graph *g)
            !launch->by_call && !b->options.debug &&
            b->clients.n_tracers == 0 && !g->device->restart.wanted &&
            g->device->state == DEVICE_READY &&
-           (launch->repeatable || g->device->n_writing == 0) && is_private(&launch->reads) &&
-           is_private(&launch->writes);
+           g->device->n_writing == 0 && is_private(&launch->reads) && is_private(&launch->writes);
 }
 
 static void send_arm(const struct lane_arm *arm, uint32_t flags)

@@ -173,7 +173,7 @@ static void drain(struct upgrade *u)
 {
     u->phase = PHASE_DRAIN;
     u->broker->handover.held = true;
-    lane_end_all(u->broker);
+    lane_disarm_all(u->broker);
     uv_timer_start(&u->limit, limit_cb, DRAIN_LIMIT_MS, 0);
 }
 
@@ -231,7 +231,10 @@ void upgrade_poll(struct broker *b)
         b->handover.held_since = clock_ns();
         drain(u);
     }
-    if (u && u->phase == PHASE_DRAIN && is_quiet(u))
+    if (!u || u->phase != PHASE_DRAIN || !is_quiet(u))
+        return;
+    lane_drop_all_calls(b); // with what is theirs alone: scratch
+    if (is_quiet(u))
         check(u);
 }
 

@@ -204,6 +204,30 @@ def test_the_last_descriptors_are_kept_back(start_daemon):
             later.call("status")
 
 
+@pytest.mark.parametrize("size", [4096, 1 << 44], ids=["descriptors", "addresses"])
+def test_the_first_bytes_by_a_message_when_clients_have_all(start_daemon, size):
+    """The memory that these go through is the daemon's own, and made then."""
+    daemon = start_daemon()
+    if size == 4096:
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (128, 128))
+    clients, fd, refused = [Raw(daemon.socket) for _ in range(6)], make_memfd(size), set()
+    for raw in clients:
+        raw.call("tensor_new", 1, "uint8", [16], None)
+    for raw in clients:
+        try:
+            for id in range(1, 65):
+                raw.call("shm_open", id, size, fds=[fd])
+                raw.call("tensor_write", 1, 0, [id, 0, 16])
+        except RpcError as error:
+            refused.add(error.code)
+    os.close(fd)
+    assert refused == {"out_of_memory"}
+    clients[0].call("tensor_write", 1, 0, b"x" * 16)
+    assert clients[0].call("tensor_read", 1, 0) == b"x" * 16
+    for raw in clients:
+        raw.close()
+
+
 def test_too_few_descriptors_to_start(tmp_path):
     ended = subprocess.run(
         [PROGRAM, "--socket", str(tmp_path / "opd.sock"), "--device", "cpu"],

@@ -264,6 +264,20 @@ def test_upgrade(served, lane):
         assert lane.arm(5) and lane.run() is None
 
 
+def test_upgrade_before_it_is_told(served, lane):
+    """What ran by the lane while the program is tried, and woke nobody: a backward of before that is refused."""
+    lane.call("forward", "gelu", [2], {}, [20], {"context": 8})
+    assert lane.run() is None  # from now on the broker looks by itself, now and then
+    lane.call("forward", "gelu", [2], {}, [21], {"context": 9})
+    with Raw(served.socket) as other:
+        sent = other.request("upgrade")
+        other.call("status")
+        ended = lane.run()
+        other.wait(sent)
+    refused = lane.fail("backward", 9, [1], [22]) if ended is None else None
+    assert ended is REFUSAL or "was written after forward" in str(refused)
+
+
 def test_killed_executors(served, lane):
     """In the midst of it: each replay has happened once, or was not begun, or has failed."""
     total = 0

@@ -1,7 +1,9 @@
 """Lanes to memory that has a name: as if it had none, until somebody else attaches, who waits for what was begun; and a
 broker that is killed does not know what was."""
 
+import os
 import signal
+import socket
 import struct
 import threading
 import time
@@ -9,7 +11,7 @@ import time
 import pytest
 from conftest import eventually
 from operators import ADD, COUNT, PICK, both_by, double_by, put_kernels
-from raw import Raw, RpcError
+from raw import Raw, RpcError, await_kernel, count_fds, find_roles
 from raw_lane import DONE, IDLE, REFUSAL, CallLane, Lane, fours
 from test_keeper import keeper_of, kill
 from upgrades import upgrade
@@ -31,13 +33,42 @@ __global__ void halve(scalar_t *x, opd::report_t *report, int64_t N)
             x[i] = x[i] / 2;
 }
 """
+# Adds 1 to x, element by element, and takes its time after each.
+CREEP = """\
+//! op      creep(Tensor(a!) x, Tensor rounds) -> ()
+//! dtypes  float32
+//! shape   x [N]
+//! shape   rounds [1]
+//! example x=[4] rounds=[1]
+//
+//! forward
+//!   kernel  creep
+//!   grid    1
+//!   block   1
+
+extern "C" __global__ void creep(float *x, const float *rounds, int N)
+{
+    for (int i = 0; i < N; i++) {
+        x[i] += 1;
+        for (volatile float n = 0; n < rounds[0]; n = n + 1)
+            ;
+    }
+}
+"""
 
 
 @pytest.fixture
 def start(start_daemon, tmp_path):
     """start(): the next daemon on the same socket, that finds what has a name."""
     folder = put_kernels(
-        tmp_path / "kernels", double_it=double_by(2), pick=PICK, add_to=ADD, count=COUNT, both=both_by(2), halve=HALVE
+        tmp_path / "kernels",
+        double_it=double_by(2),
+        pick=PICK,
+        add_to=ADD,
+        count=COUNT,
+        both=both_by(2),
+        halve=HALVE,
+        creep=CREEP,
     )
     return lambda: start_daemon("--kernels", folder, "--keep", "60", socket=tmp_path / "s")
 
@@ -146,6 +177,27 @@ def test_who_attaches_waits_for_what_was_begun(served, lane):
             assert end is None or end is REFUSAL or "code" not in end
             assert read(other, 7) == (7.0,) * 4
         assert lane.read(400 + i)[0] == (1 if end is REFUSAL else n)
+
+
+def test_a_client_that_goes_amid_an_entry(served, lane):
+    """What has a name is written all the same, by what the broker has not heard of: where that fails it is half done,
+    and neither done again nor taken for good."""
+    lane.make(10, "float32", [1000], struct.pack("1000f", *range(1000)), name="creeps")
+    lane.make(11, "float32", [1], struct.pack("f", 0))
+    lane.record(6, "creep", [10, 11], [])
+    assert lane.arm(6) and lane.run() is None
+    lane.call("tensor_write", 11, 0, struct.pack("f", 1e7))
+    executor = find_roles(served.pid, "executor")[0]
+    with Raw(served.socket) as other:
+        other.call("status")
+        before = count_fds(served.pid)
+        lane.enter()
+        await_kernel(executor)
+        lane.sock.shutdown(socket.SHUT_RDWR)
+        assert eventually(lambda: count_fds(served.pid) < before)  # a request would have it look
+        os.kill(executor, signal.SIGKILL)
+        other.call("tensor_attach", 7, "creeps")
+        assert "creep" in str(other.fail("tensor_read", 7, 0))
 
 
 def test_attached_amid_replays(served, lane):

@@ -1,10 +1,12 @@
 """A device's next executor waits until the one that serves fails: it has what that has, and nothing is lost by it."""
 
+import ctypes
 import os
 import re
 import signal
 import subprocess
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ import pytest
 import opd
 from conftest import DEVICE, PROGRAM
 from operators import FAILS, double_by, put_kernels
-from raw import Raw, count_fds, eventually, find_family, find_roles
+from raw import Raw, RpcError, count_fds, eventually, find_family, find_roles
 
 on_cpu = pytest.mark.skipif(DEVICE != "cpu", reason="of a GPU's executor the maps say nothing")
 
@@ -240,3 +242,40 @@ def test_fifty_faults_leave_nothing(house):
             before = held() if n == 4 else before if n > 4 else None  # the client has words in its memory by then
         assert eventually(lambda: held() <= before), (before, held())
         assert device_of(client)["restarts"] == 55
+
+
+PTRACE_SEIZE, PTRACE_DETACH, PTRACE_O_TRACEEXIT, WALL = 0x4206, 17, 0x40, 0x40000000
+
+
+@contextmanager
+def held_at_its_end(pid):
+    """It dies in there, and is not gone before the end."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    if libc.ptrace(PTRACE_SEIZE, pid, None, PTRACE_O_TRACEEXIT) != 0:
+        pytest.skip(f"ptrace: {os.strerror(ctypes.get_errno())}")
+    try:
+        yield
+        os.waitpid(pid, WALL)
+    finally:
+        libc.ptrace(PTRACE_DETACH, pid, None, None)
+
+
+@on_cpu
+def test_what_the_dead_one_may_write_is_left_to_it(house):
+    """Until it is gone: also what was given up while it ran, and to others then. All else goes on meanwhile."""
+    with Raw(house.socket) as bad, Raw(house.socket) as good:
+        for raw in bad, good:
+            raw.make(1, "float32", [4])
+        (dead,) = find_roles(house.pid, "executor")
+        await_spare(house)
+        with held_at_its_end(dead):
+            hangs = bad.request("forward", "fails", [1], {"how": "hang"}, [2], {"deadline": 0.2})
+            bad.call("free", "tensor", [2])
+            elsewhere, there = good.together(("tensor_write", 1, 0, bytes(16)), ("tensor_new", 2, "float32", [4], None))
+            with pytest.raises(RpcError, match="deadline"):
+                bad.wait(hangs)
+            good.wait(elsewhere)
+            with pytest.raises(TimeoutError):
+                good.wait(there, 0.5)
+        good.wait(there)
