@@ -5,17 +5,11 @@
 
 #include "op/propose_guess.h"
 
-// The text behind the kernel's name, to the next kernel.
 void guess_find_body(const struct proposal *p, const struct signature *k, const char **out_begin,
                      const char **out_end)
 {
-    const char *at = p->text;
-    for (int line = 1; line < k->line && at; line++)
-        at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL;
-    at = at ? strchr(at, '{') : NULL;
-    *out_begin = at ? at : p->text;
-    const char *next = at ? strstr(at, "__global__") : NULL;
-    *out_end = next ? next : p->text + strlen(p->text);
+    *out_begin = p->code + k->body;
+    *out_end = *out_begin + k->body_size;
 }
 
 bool guess_body_has(const struct proposal *p, const struct signature *k, const char *what)
@@ -26,13 +20,13 @@ bool guess_body_has(const struct proposal *p, const struct signature *k, const c
     return at && at < end;
 }
 
-// The kernel's body without spaces.
+// The kernel's body without spaces and parentheses.
 static void append_tight(const struct proposal *p, const struct signature *k, struct buf *out)
 {
     const char *begin, *end;
     guess_find_body(p, k, &begin, &end);
     for (; begin < end; begin++)
-        if (!isspace((unsigned char)*begin))
+        if (!isspace((unsigned char)*begin) && *begin != '(' && *begin != ')')
             buf_append(out, begin, 1);
 }
 
@@ -90,8 +84,7 @@ bool guess_is_linear(struct proposal *p, const struct signature *k, char axis)
     snprintf(other, sizeof other, "blockDim.%c*blockIdx.%c", axis, axis);
     append_tight(p, k, &tight);
     bool found = strstr(buf_str(&tight), one) || strstr(buf_str(&tight), other) ||
-                 (axis == 'x' && (strstr(buf_str(&tight), "KERNEL_LOOP(") ||
-                                  strstr(buf_str(&tight), "KERNEL_LOOP_T")));
+                 (axis == 'x' && strstr(buf_str(&tight), "KERNEL_LOOP"));
     buf_finish(&tight);
     return found || (axis == 'x' && guess_block_size(p, k));
 }

@@ -59,7 +59,8 @@ static bool is_store(const char *after, const char *end, bool *out_update, const
     do
         depth += (*after == '[') - (*after == ']');
     while (++after < end && (depth > 0 || *after == '[' || *after == ' '));
-    *out_update = strchr("+-*/|&^", *after) && *after && (after[1] == '=' || after[1] == *after);
+    *out_update = *after && ((strchr("+-*/|&^", *after) && after[1] == '=') ||
+                             (strchr("+-", *after) && after[1] == *after));
     *out_value = after + 1;
     return *out_update || (after[0] == '=' && after[1] != '=');
 }

@@ -24,7 +24,7 @@ struct guessed_value {
 struct proposal {
     struct arena arena;
     struct buf *out;
-    const char *file, *text;
+    const char *file, *text, *code; // code: without comments, strings and directives
     struct signature *kernels[MAX_NAMES];
     bool backward[MAX_NAMES];
     int n_kernels, n_tensors, n_sizes, n_attrs;

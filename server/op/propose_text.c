@@ -300,9 +300,9 @@ static void write_namespaces(struct proposal *p, const struct signature *k)
     size_t sizes[16] = { 0 };
     int depth = 0;
     guess_find_body(p, k, &begin, &end);
-    for (const char *at = p->text; at < begin; at++) {
+    for (const char *at = p->code; at < begin; at++) {
         bool is_space = strncmp(at, "namespace", 9) == 0 && isspace((unsigned char)at[9]) &&
-                        (at == p->text || isspace((unsigned char)at[-1]) || at[-1] == '{');
+                        (at == p->code || isspace((unsigned char)at[-1]) || at[-1] == '{');
         if (is_space)
             next = at + 9 + strspn(at + 9, " \t\n");
         if (*at == ';' || *at == '=')

@@ -171,6 +171,28 @@ def test_what_is_changed_in_place(tmp_path):
                          "type int32 : mask"]
 
 
+HOSTED = """\
+// A kernel { is a __global__ function }
+__global__ void twice(float *x, float *y, int *on, int n) // { x[i] = 0; }
+{
+    int i = (size_t(blockIdx.x) * blockDim.x) + threadIdx.x;
+    // y[i] += x[i]; a __global__ one returns nothing, x[i] = 1
+    if (on[i] && i < n) y[i] = 2 * x[i];
+}
+int main()
+{
+    for (int i = 0; i < n; i++) x[i] = y[i] = 1;
+    twice<<<count(n), 256>>>(x, y, on, n);
+}
+"""
+
+
+def test_only_the_kernels_own_code_counts(tmp_path):
+    """No comment, nothing of the host's, and 'on[i] &&' is no store."""
+    lines, header, _ = new(tmp_path, HOSTED)
+    assert lines[0] == "op my_op(Tensor x, Tensor on) -> Tensor y" and "grid" not in header
+
+
 def test_pointers_without_const_and_a_choice(tmp_path):
     lines, header, _ = new(tmp_path, ADD)
     assert lines[0] == "op my_op(Tensor x, Tensor y) -> Tensor z"
