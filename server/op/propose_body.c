@@ -89,6 +89,56 @@ bool guess_is_linear(struct proposal *p, const struct signature *k, char axis)
     return found || (axis == 'x' && guess_block_size(p, k));
 }
 
+bool guess_is_plane(struct proposal *p, const struct signature *k)
+{
+    return guess_is_linear(p, k, 'x') && guess_is_linear(p, k, 'y');
+}
+
+// "c" of "c = blockIdx.x * blockDim.x + threadIdx.x". NULL: there is none.
+static const char *find_index(struct proposal *p, const struct signature *k, char axis)
+{
+    const char *begin, *end;
+    char thread[] = "threadIdx.x";
+    thread[strlen(thread) - 1] = axis;
+    guess_find_body(p, k, &begin, &end);
+    for (const char *at = begin; (at = guess_find_word(at, end, thread)); at += strlen(thread)) {
+        const char *equal = at;
+        while (equal > begin && !strchr("=;,{}", equal[-1]))
+            equal--;
+        const char *name = equal - 1;
+        while (name > begin && isspace((unsigned char)name[-1]))
+            name--;
+        size_t n = 0, size = (size_t)(at - equal) + strcspn(at, ",;{}");
+        while (name - n > begin && guess_is_word_char(name[-(ptrdiff_t)n - 1]))
+            n++;
+        if (n > 0 && equal > begin && equal[-1] == '=' && memmem(equal, size, "blockIdx", 8))
+            return arena_strndup(&p->arena, name - n, n);
+    }
+    return NULL;
+}
+
+const char *guess_extent(struct proposal *p, const struct signature *k, char axis)
+{
+    const char *begin, *end, *index = find_index(p, k, axis);
+    guess_find_body(p, k, &begin, &end);
+    for (const char *at = begin; index && (at = guess_find_word(at, end, index));) {
+        at += strlen(index);
+        at += strspn(at, " \t\n");
+        size_t n = 0, sign = *at == '<' ? 1 : strncmp(at, ">=", 2) == 0 ? 2 : 0;
+        const char *size = at + sign + strspn(at + sign, " \t\n");
+        while (guess_is_word_char(size[n]) || size[n] == '.')
+            n++;
+        for (int i = 0; i < k->n_params && sign > 0; i++) {
+            const struct signature_param *param = &k->params[i];
+            const char *place = param->path ? param->path : param->name;
+            if (param->type && param->kind == PARAM_VALUE && strlen(place) == n &&
+                strncmp(place, size, n) == 0)
+                return param->name;
+        }
+    }
+    return NULL;
+}
+
 // "row" after "row = blockIdx.x;".
 static bool is_block(const char *begin, const char *end, const char *index, size_t n)
 {
