@@ -5,6 +5,7 @@
 
 #include "op/op.h"
 #include "op/propose_text.h"
+#include "op/scan.h"
 
 static bool is_chosen(const char *chosen, const char *name)
 {
@@ -111,6 +112,9 @@ bool propose_header(const char *file, const char *text, size_t size, const char 
     struct signature *all;
     int n;
     p.text = arena_printf(&p.arena, "\n%.*s", (int)size, text) + 1; // something is before it
+    char *code = arena_printf(&p.arena, "\n%s", p.text) + 1;
+    scan_blank(code, strlen(code));
+    p.code = code;
     bool ok = signature_scan(file, text, size, &p.arena, &all, &n, err);
     if (ok) {
         guess_open_structs(&p, all, n);

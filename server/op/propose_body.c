@@ -5,17 +5,11 @@
 
 #include "op/propose_guess.h"
 
-// The text behind the kernel's name, to the next kernel.
 void guess_find_body(const struct proposal *p, const struct signature *k, const char **out_begin,
                      const char **out_end)
 {
-    const char *at = p->text;
-    for (int line = 1; line < k->line && at; line++)
-        at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL;
-    at = at ? strchr(at, '{') : NULL;
-    *out_begin = at ? at : p->text;
-    const char *next = at ? strstr(at, "__global__") : NULL;
-    *out_end = next ? next : p->text + strlen(p->text);
+    *out_begin = p->code + k->body;
+    *out_end = *out_begin + k->body_size;
 }
 
 bool guess_body_has(const struct proposal *p, const struct signature *k, const char *what)
@@ -26,13 +20,13 @@ bool guess_body_has(const struct proposal *p, const struct signature *k, const c
     return at && at < end;
 }
 
-// The kernel's body without spaces.
+// The kernel's body without spaces and parentheses.
 static void append_tight(const struct proposal *p, const struct signature *k, struct buf *out)
 {
     const char *begin, *end;
     guess_find_body(p, k, &begin, &end);
     for (; begin < end; begin++)
-        if (!isspace((unsigned char)*begin))
+        if (!isspace((unsigned char)*begin) && *begin != '(' && *begin != ')')
             buf_append(out, begin, 1);
 }
 
@@ -90,10 +84,59 @@ bool guess_is_linear(struct proposal *p, const struct signature *k, char axis)
     snprintf(other, sizeof other, "blockDim.%c*blockIdx.%c", axis, axis);
     append_tight(p, k, &tight);
     bool found = strstr(buf_str(&tight), one) || strstr(buf_str(&tight), other) ||
-                 (axis == 'x' && (strstr(buf_str(&tight), "KERNEL_LOOP(") ||
-                                  strstr(buf_str(&tight), "KERNEL_LOOP_T")));
+                 (axis == 'x' && strstr(buf_str(&tight), "KERNEL_LOOP"));
     buf_finish(&tight);
     return found || (axis == 'x' && guess_block_size(p, k));
+}
+
+bool guess_is_plane(struct proposal *p, const struct signature *k)
+{
+    return guess_is_linear(p, k, 'x') && guess_is_linear(p, k, 'y');
+}
+
+// "c" of "c = blockIdx.x * blockDim.x + threadIdx.x". NULL: there is none.
+static const char *find_index(struct proposal *p, const struct signature *k, char axis)
+{
+    const char *begin, *end;
+    char thread[] = "threadIdx.x";
+    thread[strlen(thread) - 1] = axis;
+    guess_find_body(p, k, &begin, &end);
+    for (const char *at = begin; (at = guess_find_word(at, end, thread)); at += strlen(thread)) {
+        const char *equal = at;
+        while (equal > begin && !strchr("=;,{}", equal[-1]))
+            equal--;
+        const char *name = equal - 1;
+        while (name > begin && isspace((unsigned char)name[-1]))
+            name--;
+        size_t n = 0, size = (size_t)(at - equal) + strcspn(at, ",;{}");
+        while (name - n > begin && guess_is_word_char(name[-(ptrdiff_t)n - 1]))
+            n++;
+        if (n > 0 && equal > begin && equal[-1] == '=' && memmem(equal, size, "blockIdx", 8))
+            return arena_strndup(&p->arena, name - n, n);
+    }
+    return NULL;
+}
+
+const char *guess_extent(struct proposal *p, const struct signature *k, char axis)
+{
+    const char *begin, *end, *index = find_index(p, k, axis);
+    guess_find_body(p, k, &begin, &end);
+    for (const char *at = begin; index && (at = guess_find_word(at, end, index));) {
+        at += strlen(index);
+        at += strspn(at, " \t\n");
+        size_t n = 0, sign = *at == '<' ? 1 : strncmp(at, ">=", 2) == 0 ? 2 : 0;
+        const char *size = at + sign + strspn(at + sign, " \t\n");
+        while (guess_is_word_char(size[n]) || size[n] == '.')
+            n++;
+        for (int i = 0; i < k->n_params && sign > 0; i++) {
+            const struct signature_param *param = &k->params[i];
+            const char *place = param->path ? param->path : param->name;
+            if (param->type && param->kind == PARAM_VALUE && strlen(place) == n &&
+                strncmp(place, size, n) == 0)
+                return param->name;
+        }
+    }
+    return NULL;
 }
 
 // "row" after "row = blockIdx.x;".

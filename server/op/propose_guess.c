@@ -59,7 +59,10 @@ static bool is_store(const char *after, const char *end, bool *out_update, const
     do
         depth += (*after == '[') - (*after == ']');
     while (++after < end && (depth > 0 || *after == '[' || *after == ' '));
-    *out_update = strchr("+-*/|&^", *after) && *after && (after[1] == '=' || after[1] == *after);
+    if (*after == '.') // "v[i].x"
+        after += 1 + strspn(after + 1, "xyzw ");
+    *out_update = *after && ((strchr("+-*/|&^", *after) && after[1] == '=') ||
+                             (strchr("+-", *after) && after[1] == *after));
     *out_value = after + 1;
     return *out_update || (after[0] == '=' && after[1] != '=');
 }
@@ -125,7 +128,7 @@ bool guess_is_written(struct proposal *p, const struct signature *k,
 
 // --- what parameters are
 
-const char *guess_dtype(const char *type)
+static const char *find_dtype(const char *type, size_t n)
 {
     static const char *const known[][2] = {
         { "float", "float32" },
@@ -139,6 +142,7 @@ const char *guess_dtype(const char *type)
         { "unsigned", "int32" }, // as which PyTorch has their bits
         { "unsigned int", "int32" },
         { "uint32_t", "int32" },
+        { "uint", "int32" },
         { "unsigned long long", "int64" },
         { "unsigned long long int", "int64" },
         { "uint64_t", "int64" },
@@ -149,6 +153,7 @@ const char *guess_dtype(const char *type)
         { "signed char", "int8" },
         { "unsigned char", "uint8" },
         { "uint8_t", "uint8" },
+        { "uchar", "uint8" },
         { "bool", "bool" },
         { "half", "float16" },
         { "__half", "float16" },
@@ -158,9 +163,22 @@ const char *guess_dtype(const char *type)
         { "nv_bfloat16", "bfloat16" },
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(type, known[i][0]) == 0)
+        if (strlen(known[i][0]) == n && strncmp(type, known[i][0], n) == 0)
             return known[i][1];
     return NULL;
+}
+
+int guess_lanes(const char *type)
+{
+    size_t n = strlen(type);
+    bool many = n > 1 && strchr("234", type[n - 1]) && !find_dtype(type, n) &&
+                find_dtype(type, n - 1);
+    return many ? type[n - 1] - '0' : 0;
+}
+
+const char *guess_dtype(const char *type)
+{
+    return find_dtype(type, strlen(type) - (guess_lanes(type) > 0));
 }
 
 static bool is_type_param(const struct signature *k, const char *type)
@@ -287,7 +305,7 @@ static const char *owner_of(struct proposal *p, const struct signature_param *pa
 }
 
 static void add_tensor(struct proposal *p, const struct signature *k,
-                       const struct signature_param *param, enum role role)
+                       const struct signature_param *param, enum role role, bool unseen)
 {
     struct guessed_tensor *t = find_tensor(p, param->name);
     if (t || p->n_tensors == MAX_NAMES)
@@ -296,6 +314,7 @@ static void add_tensor(struct proposal *p, const struct signature *k,
         .name = param->name,
         .type = spell_type(p, k, param->type),
         .role = role,
+        .unseen = unseen,
         .rank = param->rank,
         .owner = owner_of(p, param),
     };
@@ -354,7 +373,8 @@ void guess_take_forward(struct proposal *p, const struct signature *k)
         add_tensor(p, k, param,
                    !guess_is_written(p, k, param) ? INPUT
                    : changed                      ? CHANGED
-                                                  : OUTPUT);
+                                                  : OUTPUT,
+                   !(stores & (STORED | ATOMIC)));
     }
 }
 
@@ -366,7 +386,7 @@ void guess_take_backward(struct proposal *p, const struct signature *k)
             add_value(p, k, param);
         else if (param->type && !guess_is_grad(param->name) && !guess_is_written(p, k, param) &&
                  !guess_find_made(p, param->name))
-            add_tensor(p, k, param, INPUT);
+            add_tensor(p, k, param, INPUT, false);
     }
 }
 

@@ -13,6 +13,7 @@ enum role { INPUT, OUTPUT, CHANGED, SAVED }; // CHANGED: in place
 struct guessed_tensor {
     const char *name, *type;
     enum role role;
+    bool unseen;       // an output: that it is written its kernel does not show by its name
     int rank;          // of an accessor, which its shape has; 0: any
     const char *owner; // "p." of a member of that struct; ""
 };
@@ -24,7 +25,7 @@ struct guessed_value {
 struct proposal {
     struct arena arena;
     struct buf *out;
-    const char *file, *text;
+    const char *file, *text, *code; // code: without comments, strings and directives
     struct signature *kernels[MAX_NAMES];
     bool backward[MAX_NAMES];
     int n_kernels, n_tensors, n_sizes, n_attrs;
@@ -52,13 +53,17 @@ void guess_find_body(const struct proposal *p, const struct signature *k, const 
                      const char **out_end);
 bool guess_body_has(const struct proposal *p, const struct signature *k, const char *what);
 bool guess_is_linear(struct proposal *p, const struct signature *k, char axis);
+// What that index is held below, of the kernel's parameters; NULL: it is not known.
+const char *guess_extent(struct proposal *p, const struct signature *k, char axis);
+bool guess_is_plane(struct proposal *p, const struct signature *k); // linear along x and y
 // "128" where that index is made with a constant, not with blockDim; NULL: it is not.
 const char *guess_block_size(struct proposal *p, const struct signature *k);
 
 // Whether a block has one element of it: in its brackets stands blockIdx.x, or a name for that.
 bool guess_is_of_block(const struct proposal *p, const struct signature *k, const char *name);
 
-const char *guess_dtype(const char *type); // "float32" of "float"; NULL: there is none
+const char *guess_dtype(const char *type); // "float32" of "float", "float4"; NULL: there is none
+int guess_lanes(const char *type);         // 4 of "float4"; 0: it is no such type
 bool guess_is_grad(const char *name);
 bool guess_is_backward(const char *name); // of a kernel
 // A pointer to non-const beside some to const is for writing; of pointers none of which is to const

@@ -52,7 +52,8 @@ static bool find_definition(const struct speller *s, const char *name, const cha
         const char *next = skip_space(at + strlen(name)), *before = at;
         while (before > s->p->text && isspace((unsigned char)before[-1]))
             before--;
-        bool dim3 = before - s->p->text >= 4 && strncmp(before - 4, "dim3", 4) == 0;
+        bool dim3 = before - s->p->text >= 4 && (strncmp(before - 4, "dim3", 4) == 0 ||
+                                                 strncmp(before - 2, "),", 2) == 0);
         if ((*next == '=' && next[1] != '=') || (dim3 && (*next == '(' || *next == '{')))
             found = next;
     }

@@ -83,6 +83,21 @@ static bool has_rows(struct proposal *p)
            !is_named(p, "N");
 }
 
+// "y * width + x" of "int width, int height": the rows are as long as the first of them says.
+static void turn_plane(struct proposal *p)
+{
+    const struct signature *k = p->kernels[0];
+    const char *across = p->n_sizes == 2 && guess_is_plane(p, k) ? guess_extent(p, k, 'x') : NULL;
+    if (!across || strcmp(across, p->sizes[0]) != 0 || !is_behind(p, k, across, "*") ||
+        is_behind(p, k, p->sizes[1], "*"))
+        return;
+    const char *owner = p->owners[0];
+    p->sizes[0] = p->sizes[1];
+    p->owners[0] = p->owners[1];
+    p->sizes[1] = across;
+    p->owners[1] = owner;
+}
+
 static void put_first(struct proposal *p, const char *name)
 {
     p->sizes[1] = p->sizes[0];
@@ -105,6 +120,7 @@ void guess_sizes(struct proposal *p)
         guess_add_size(p, p->total && !most ? p->total : "N", "");
     if (p->total && strcmp(p->sizes[0], p->total) == 0)
         p->total = NULL;
+    turn_plane(p);
     if (n_inputs > 0 && n_ranked == 0 && p->n_sizes == 1 && has_rows(p))
         put_first(p, "N");
     fit_ranks(p, most, n_ranked > 0 && n_ranked == n_inputs);

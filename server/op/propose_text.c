@@ -43,6 +43,10 @@ void propose_write_schema(struct proposal *p)
         if (p->tensors[i].role == OUTPUT)
             buf_printf(p->out, "%sTensor %s", k++ ? ", " : "", p->tensors[i].name);
     buf_append_str(p->out, n_outputs == 1 ? "\n" : ")\n");
+    for (int i = 0; i < p->n_tensors; i++)
+        if (p->tensors[i].role == OUTPUT && p->tensors[i].unseen)
+            buf_printf(p->out, "// ? Is %s made, or changed in place: Tensor(a!) %s?\n",
+                       p->tensors[i].name, p->tensors[i].name);
 }
 
 // A line for each dtype, not for each tensor: an operator has few types.
@@ -91,7 +95,7 @@ void propose_write_types(struct proposal *p)
         const struct guessed_tensor *t = &p->tensors[i];
         bool plain = strcmp(t->type, "scalar_t") == 0 || // float64's acc_t is that, too
                      strcmp(t->type, "acc_t") == 0 ||
-                     (has_inputs && strcmp(t->type, scalar) == 0);
+                     (has_inputs && guess_dtype(scalar) && strcmp(t->type, scalar) == 0);
         told[i] = plain || t->role == SAVED ? NULL : guess_dtype(t->type);
         if (!plain && t->role != SAVED && !told[i])
             buf_printf(p->out, "// ? %s points to %s" PROPOSE_MISSING "\n", t->name, t->type);
@@ -100,11 +104,13 @@ void propose_write_types(struct proposal *p)
 }
 
 // "[N, C]"; of one name alone that of the total.
-static void write_dims(struct proposal *p, int first, int end)
+static void write_dims(struct proposal *p, const struct guessed_tensor *t, int first, int end)
 {
     buf_append_str(p->out, "[");
     for (int i = first; i < end; i++)
         buf_printf(p->out, "%s%s", i > first ? ", " : "", i < p->n_sizes ? p->sizes[i] : "1");
+    if (guess_lanes(t->type) > 0)
+        buf_printf(p->out, ", %d", guess_lanes(t->type));
     buf_append_str(p->out, "]\n");
 }
 
@@ -233,9 +239,9 @@ void propose_write_shapes(struct proposal *p)
             else if (is_matmul(p))
                 buf_printf(p->out, "%s\n", matmul[t->role == OUTPUT || i == 2 ? 2 : i % 2]);
             else if (all_small)
-                write_dims(p, 0, p->n_sizes);
+                write_dims(p, t, 0, p->n_sizes);
             else
-                write_dims(p, first_dim(p, t), end_dim(p, t));
+                write_dims(p, t, first_dim(p, t), end_dim(p, t));
         }
     for (int i = 0; i < p->n_tensors && p->total; i++)
         if (p->tensors[i].role == OUTPUT || p->tensors[i].role == CHANGED) {
@@ -300,9 +306,9 @@ static void write_namespaces(struct proposal *p, const struct signature *k)
     size_t sizes[16] = { 0 };
     int depth = 0;
     guess_find_body(p, k, &begin, &end);
-    for (const char *at = p->text; at < begin; at++) {
+    for (const char *at = p->code; at < begin; at++) {
         bool is_space = strncmp(at, "namespace", 9) == 0 && isspace((unsigned char)at[9]) &&
-                        (at == p->text || isspace((unsigned char)at[-1]) || at[-1] == '{');
+                        (at == p->code || isspace((unsigned char)at[-1]) || at[-1] == '{');
         if (is_space)
             next = at + 9 + strspn(at + 9, " \t\n");
         if (*at == ';' || *at == '=')
@@ -326,24 +332,44 @@ static bool is_plain_threads(struct proposal *p, const struct signature *k)
     return takes_total(p, k) && guess_is_linear(p, k, 'x') && !guess_is_linear(p, k, 'y');
 }
 
-// What a header must say of a block's size; NULL: nothing, it is not known or 256.
+// What a header must say of a block's size; NULL: nothing, it is not known or 256. One constant
+// says nothing of a block of rows.
 static const char *unusual_block(struct proposal *p, const struct signature *k,
                                  const struct guessed_launch *launch)
 {
-    const char *block = launch->block ? launch->block : guess_block_size(p, k);
+    const char *block = launch->block                             ? launch->block
+                        : guess_body_has(p, k, "threadIdx.y") ? NULL
+                                                              : guess_block_size(p, k);
     return block && strcmp(block, "256") != 0 ? block : NULL;
+}
+
+// A thread for each element of a plane, or of what has three dimensions.
+static void write_plane(struct proposal *p, const struct signature *k)
+{
+    const char *extents[3];
+    int n = guess_is_linear(p, k, 'z') && p->n_sizes > 2 ? 3 : 2;
+    bool known = true;
+    for (int i = 0; i < n; i++) {
+        extents[i] = guess_extent(p, k, "xyz"[i]);
+        known = known && extents[i];
+        if (!extents[i])
+            extents[i] = p->sizes[p->n_sizes - 1 - i];
+    }
+    if (!known)
+        ask(p, "A thread for each of these?");
+    buf_printf(p->out, "//!   grid    cdiv(%s, 16), cdiv(%s, 16)", extents[0], extents[1]);
+    buf_printf(p->out, n > 2 ? ", %s\n" : "\n", extents[n - 1]);
+    buf_append_str(p->out, "//!   block   16, 16\n");
 }
 
 static void write_grid(struct proposal *p, const struct signature *k,
                        const struct guessed_launch *launch)
 {
-    bool plane = guess_is_linear(p, k, 'x') && guess_is_linear(p, k, 'y') && p->n_sizes > 1;
     const char *block = unusual_block(p, k, launch);
     if (launch->grid && launch->block) {
         buf_printf(p->out, "//!   grid    %s\n", launch->grid);
-    } else if (plane) {
-        buf_printf(p->out, "//!   grid    cdiv(%s, 16), cdiv(%s, 16)\n//!   block   16, 16\n",
-                   p->sizes[p->n_sizes - 1], p->sizes[p->n_sizes - 2]);
+    } else if (guess_is_plane(p, k) && p->n_sizes > 1) {
+        write_plane(p, k);
         return;
     } else if (!guess_is_linear(p, k, 'x') && guess_body_has(p, k, "blockIdx.x")) {
         ask(p, "A block for each of these?");

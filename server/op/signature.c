@@ -56,6 +56,8 @@ static void look_into(struct scanner *s, struct signature *sig)
 {
     struct scanner ahead = *s;
     struct piece body = sig->has_body ? scan_bracketed(&ahead, false) : (struct piece){ 0 };
+    sig->body = sig->has_body ? (size_t)(body.start - s->code) : 0;
+    sig->body_size = body.size;
     for (int i = 0; i < sig->n_params; i++) {
         struct signature_param *p = &sig->params[i];
         p->asked = !sig->has_body || !p->name || !p->writes ||

@@ -59,6 +59,7 @@ struct signature {
     int line;
     bool is_template;
     bool has_body;
+    size_t body, body_size; // what stands in its braces, in the text
     const char *types;   // of its parameters, as C++
     const char *problem; // a parameter that cannot be passed: fails when the kernel is used
     int n_template, n_params;

@@ -171,10 +171,32 @@ def test_what_is_changed_in_place(tmp_path):
                          "type int32 : mask"]
 
 
+HOSTED = """\
+// A kernel { is a __global__ function }
+__global__ void twice(float *x, float *y, int *on, int n) // { x[i] = 0; }
+{
+    int i = (size_t(blockIdx.x) * blockDim.x) + threadIdx.x;
+    // y[i] += x[i]; a __global__ one returns nothing, x[i] = 1
+    if (on[i] && i < n) y[i] = 2 * x[i];
+}
+int main()
+{
+    for (int i = 0; i < n; i++) x[i] = y[i] = 1;
+    twice<<<count(n), 256>>>(x, y, on, n);
+}
+"""
+
+
+def test_only_the_kernels_own_code_counts(tmp_path):
+    """No comment, nothing of the host's, and 'on[i] &&' is no store."""
+    lines, header, _ = new(tmp_path, HOSTED)
+    assert lines[0] == "op my_op(Tensor x, Tensor on) -> Tensor y" and "grid" not in header
+
+
 def test_pointers_without_const_and_a_choice(tmp_path):
     lines, header, _ = new(tmp_path, ADD)
-    assert lines[0] == "op my_op(Tensor x, Tensor y) -> Tensor z"
-    assert "grid cdiv(height, 16), cdiv(width, 16)" in lines and "block 16, 16" in lines
+    assert lines[0] == "op my_op(Tensor x, Tensor y) -> Tensor z" and "shape z [height, width]" in lines
+    assert "grid cdiv(width, 16), cdiv(height, 16)" in lines and "block 16, 16" in lines
     assert header.startswith("// Not used: other.")
     lines, _, _ = new(tmp_path, ADD, "other")
     assert lines[0] == "op my_op(*, int N) -> Tensor x"
@@ -216,6 +238,47 @@ __global__ void crop(const Image from, Image to, int left)
         to.data[y * to.width + x] = from.data[y * from.width + x + left];
 }
 """
+
+
+@pytest.mark.parametrize("extra, body, expected", [
+    ("", "int i = X, j = Y;\n if (i >= h || j >= w) return;\n y[i * w + j] = x[i * w + j];",
+     ["shape y [h, w]", "grid cdiv(h, 16), cdiv(w, 16)", "block 16, 16"]),
+    (", int d", "int i = X; int j = Y; int k = blockIdx.z * blockDim.z + threadIdx.z;\n"
+                "if (i < w && j < h && k < d) y[(k * h + j) * w + i] = x[i];",
+     ["shape y [h, w, d]", "grid cdiv(w, 16), cdiv(h, 16), d", "block 16, 16"]),
+    ("", "int i = X, j = Y;\n y[j * w + i] = x[i];", ["grid cdiv(w, 16), cdiv(h, 16)", "block 16, 16"]),
+])  # fmt: skip
+def test_a_thread_for_each_element_of_a_plane(tmp_path, extra, body, expected):
+    """What an index is held below is how many there are of it; where it is not, a question."""
+    body = body.replace("X", "blockIdx.x * blockDim.x + threadIdx.x").replace("Y", "blockDim.y * blockIdx.y + threadIdx.y")
+    text = f"__global__ void f(const float *x, float *y, int h, int w{extra}) {{\n{body}\n}}\n"
+    lines, header, _ = new(tmp_path, text)
+    assert [line for line in lines if line in expected] == expected
+    assert ("A thread for each of these?" in header) == ("if" not in body)
+
+
+FOURS = """\
+__global__ void move(const float4 *x, float4 *at, uchar2 *seen, float *by, int n, float dt)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    float *to = by + i;
+    if (i < n) {
+        at[i].x += dt * x[i].x;
+        seen[i] = make_uchar2(1, 1);
+        *to += x[i].y;
+    }
+}
+"""
+
+
+def test_vectors_and_a_result_that_another_pointer_writes(tmp_path):
+    lines, header, done = new(tmp_path, FOURS)
+    assert lines[0] == "op my_op(Tensor x, Tensor(a!) at, *, float dt) -> (Tensor seen, Tensor by)"
+    assert "type uint8 : seen" in lines and "example x=[1000,4] at=[1000,4] dt=0.5" in lines
+    assert [line for line in lines if line.startswith("shape")] == [
+        "shape x [n, 4]", "shape at [n, 4]", "shape seen [n, 2]", "shape by [n]"]
+    assert "// ? Is by made, or changed in place: Tensor(a!) by?" in header and "Is seen" not in header
+    assert "it loads" in done.stderr
 
 
 def test_structs_are_their_members(tmp_path):
@@ -260,7 +323,7 @@ __global__ void product(const float *A, const float *B, float *C, int M, int N, 
 }
 void run(int M, int N, int K)
 {
-    dim3 blockDim(TILE, TILE), gridDim = dim3(CEIL_DIV(N, TILE), CEIL_DIV(M, TILE));
+    dim3 blockDim(TILE, TILE), gridDim(CEIL_DIV(N, TILE), CEIL_DIV(M, TILE));
     product<<<gridDim, blockDim, 2 * TILE * TILE * sizeof(float)>>>(A, B, C, M, N, K);
 }
 template <typename T, typename acc_t> __global__ void rows(const T *x, const T *weight, acc_t *norms, T *y, int cols)
