@@ -214,7 +214,7 @@ static bool name_template_args(struct reader *r, struct step *launch)
         unsaid = n;
         n_unsaid++;
     }
-    if (n == 0 || n_unsaid > 1)
+    if (sig->n_template == 0 || n_unsaid > 1)
         return true;
     if (n_unsaid == 1)
         args[unsaid].text = "scalar_t";
