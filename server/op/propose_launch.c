@@ -1,6 +1,7 @@
 #include "op/propose_launch.h"
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <string.h>
 #include <strings.h>
 
@@ -11,7 +12,9 @@ enum { MAX_DEPTH = 6 };
 
 struct speller {
     struct proposal *p;
-    const char *launch; // names are looked up before it
+    const struct signature *k;
+    const char *text, *launch; // names are looked up before it
+    const char *args;          // of the launch, at the bracket
     struct buf out;
 };
 
@@ -47,21 +50,22 @@ static bool find_definition(const struct speller *s, const char *name, const cha
                             const char **out_end)
 {
     const char *found = NULL;
-    for (const char *at = s->p->text; (at = guess_find_word(at, s->launch, name));
+    for (const char *at = s->text; (at = guess_find_word(at, s->launch, name));
          at += strlen(name)) {
         const char *next = skip_space(at + strlen(name)), *before = at;
-        while (before > s->p->text && isspace((unsigned char)before[-1]))
+        while (before > s->text && isspace((unsigned char)before[-1]))
             before--;
-        bool dim3 = before - s->p->text >= 4 && (strncmp(before - 4, "dim3", 4) == 0 ||
+        bool dim3 = before - s->text >= 4 && (strncmp(before - 4, "dim3", 4) == 0 ||
                                                  strncmp(before - 2, "),", 2) == 0);
         if ((*next == '=' && next[1] != '=') || (dim3 && (*next == '(' || *next == '{')))
             found = next;
     }
     if (!found)
         return false;
-    found = *found == '=' ? skip_space(found + 1) : found;
+    bool assigned = *found == '=';
+    found = assigned ? skip_space(found + 1) : found;
     const char *open = strncmp(found, "dim3", 4) == 0 ? skip_space(found + 4) : found;
-    bool inside = *open == '{' || (open > found && *open == '(') || *found == '(';
+    bool inside = *open == '{' || (*open == '(' && (open > found || !assigned));
     *out_begin = inside ? open + 1 : found;
     *out_end = find_end(*out_begin, s->launch, inside ? ")}" : ";,");
     return inside || **out_end == ';' || **out_end == ',';
@@ -115,6 +119,20 @@ static const char *spell_sizeof(struct speller *s, const char *at)
     return NULL;
 }
 
+// "n" where the host launches the kernel with its N for that parameter.
+static const char *find_own_name(const struct speller *s, const char *name)
+{
+    const char *at = skip_space(s->args), *end = s->text + strlen(s->text);
+    size_t n = strlen(name);
+    for (int i = 0; i < s->k->n_params && *at && strchr("(,", *at) && !s->k->params[i].path; i++) {
+        const char *arg = skip_space(at + 1);
+        at = find_end(arg, end, ",");
+        if (strncmp(arg, name, n) == 0 && skip_space(arg + n) == at && s->k->params[i].name)
+            return s->k->params[i].name;
+    }
+    return name;
+}
+
 static bool is_division(const char *name)
 {
     return guess_has_part(name, WORDS("ceil_div", "ceildiv", "cdiv", "div_up", "divup",
@@ -136,21 +154,30 @@ static const char *spell_name(struct speller *s, const char *at, int depth)
     }
     if (*at == '.')
         return is_tensor(s->p, name) ? spell_size(s, name, at) : NULL;
-    if (is_value(s->p, name)) {
-        buf_append_str(&s->out, name);
+    const char *own = find_own_name(s, name);
+    own = is_value(s->p, own) ? own : name;
+    bool defined = !is_value(s->p, own) && find_definition(s, name, &begin, &end);
+    const char *plain = defined ? NULL : is_value(s->p, own) ? own : guess_constant(s->p, name);
+    if (plain) {
+        buf_append_str(&s->out, plain);
         return at;
     }
-    const char *number = guess_constant(s->p, name);
-    if (number) {
-        buf_append_str(&s->out, number);
-        return at;
-    }
-    if (depth == MAX_DEPTH || !find_definition(s, name, &begin, &end))
+    if (depth == MAX_DEPTH || !defined)
         return NULL;
-    bool sum = find_end(begin, end, "+-") < end && find_end(begin, end, ",") == end;
+    size_t from = s->out.size;
+    int64_t number;
+    bool factor = from > 2 && strchr("*/%", buf_str(&s->out)[from - 2]); // "n / "
+    bool sum = find_end(begin, end, factor ? "+-*/%" : "+-") < end &&
+               find_end(begin, end, ",") == end;
     buf_append_str(&s->out, sum ? "(" : "");
     bool good = spell(s, begin, end, depth + 1);
     buf_append_str(&s->out, sum ? ")" : "");
+    const char *value = buf_str(&s->out) + from;
+    bool plain_number = !value[strspn(value, "0123456789+-*/%() ")];
+    if (good && plain_number && constant_eval("", 0, value, &number)) {
+        s->out.size = from;
+        buf_printf(&s->out, "%" PRId64, number);
+    }
     return good ? at : NULL;
 }
 
@@ -182,27 +209,24 @@ static bool spell(struct speller *s, const char *at, const char *end, int depth)
 }
 
 // NULL: not all of it is known.
-static const char *spell_extents(struct proposal *p, const char *launch, const char *at,
-                                 const char *end)
+static const char *spell_extents(struct speller s, const char *at, const char *end)
 {
-    struct speller s = { .p = p, .launch = launch };
     at = skip_space(at);
     while (end > at && isspace((unsigned char)end[-1]))
         end--;
     bool dim3 = strncmp(at, "dim3", 4) == 0 && strchr("({", *skip_space(at + 4));
     at = dim3 ? skip_space(at + 4) + 1 : at;
     bool good = spell(&s, at, dim3 ? end - 1 : end, 0);
-    const char *text = good ? arena_strndup(&p->arena, buf_str(&s.out), s.out.size) : NULL;
+    const char *extents = good ? arena_strndup(&s.p->arena, buf_str(&s.out), s.out.size) : NULL;
     buf_finish(&s.out);
-    return text;
+    return extents;
 }
 
-static const char *find_launch(const struct proposal *p, const struct signature *k,
-                               const char **out_open, const char **out_close)
+static const char *find_launch(const char *text, const struct signature *k, const char **out_open,
+                               const char **out_close)
 {
-    const char *end = p->text + strlen(p->text);
-    for (const char *at = p->text; (at = guess_find_word(at, end, k->name));
-         at += strlen(k->name)) {
+    const char *end = text + strlen(text);
+    for (const char *at = text; (at = guess_find_word(at, end, k->name)); at += strlen(k->name)) {
         const char *semicolon = strpbrk(at, ";{");
         *out_open = strstr(at, "<<<");
         *out_close = *out_open ? strstr(*out_open, ">>>") : NULL;
@@ -214,15 +238,20 @@ static const char *find_launch(const struct proposal *p, const struct signature 
 
 bool guess_launch(struct proposal *p, const struct signature *k, struct guessed_launch *out)
 {
-    const char *open, *close, *launch = find_launch(p, k, &open, &close);
+    const char *text = p->code, *open, *close, *launch = find_launch(text, k, &open, &close);
     const char *texts[3] = { NULL };
     *out = (struct guessed_launch){ 0 };
+    if (!launch) { // in a macro, perhaps
+        text = p->text;
+        launch = find_launch(text, k, &open, &close);
+    }
     if (!launch)
         return false;
+    struct speller s = { .p = p, .k = k, .text = text, .launch = launch, .args = close + 3 };
     const char *at = open + 3;
     for (int i = 0; i < 3 && at < close; i++) {
         const char *end = find_end(at, close, ",");
-        texts[i] = spell_extents(p, launch, at, end);
+        texts[i] = spell_extents(s, at, end);
         at = end + 1;
     }
     struct buf line = { 0 };
