@@ -42,51 +42,73 @@ const char *guess_constant(struct proposal *p, const char *name)
                : NULL;
 }
 
-// NAME of "i = blockIdx.x * NAME + threadIdx.x;", or the other way round. NULL: there is none.
-static const char *find_block_name(struct proposal *p, const char *tight)
+// Behind that text, where `at` begins so; else NULL.
+static const char *skip(const char *at, const char *text)
 {
-    static const char before[] = "blockIdx.x*", behind[] = "*blockIdx.x";
-    static const char thread[] = "+threadIdx.x;";
+    return strncmp(at, text, strlen(text)) == 0 ? at + strlen(text) : NULL;
+}
+
+// NAME of "i = blockIdx.x * NAME + threadIdx.x;", or the other ways round. NULL: there is none.
+static const char *find_block_name(struct proposal *p, const char *tight, char axis)
+{
+    char before[] = "blockIdx.?*", behind[] = "*blockIdx.?", thread[] = "+threadIdx.?";
+    char first[] = "threadIdx.?+";
+    before[9] = behind[10] = thread[11] = first[10] = axis;
     for (const char *at = tight; (at = strchr(at, '='));) {
-        const char *name = ++at;
-        name += strncmp(name, before, strlen(before)) == 0 ? strlen(before) : 0;
+        const char *thread_first = skip(++at, first), *from = thread_first ? thread_first : at;
+        const char *name = skip(from, before) ? skip(from, before) : from, *next;
         size_t n = 0;
         while (guess_is_word_char(name[n]))
             n++;
-        const char *next = name + n;
-        if (name == at && strncmp(next, behind, strlen(behind)) != 0)
-            continue;
-        next += name == at ? strlen(behind) : 0;
-        if (n > 0 && strncmp(next, thread, strlen(thread)) == 0)
+        next = name == from ? skip(name + n, behind) : name + n;
+        if (next && !thread_first)
+            next = skip(next, thread);
+        if (n > 0 && next && (*next == ';' || *next == ','))
             return arena_strndup(&p->arena, name, n);
     }
     return NULL;
 }
 
-const char *guess_block_size(struct proposal *p, const struct signature *k)
+const char *guess_block_size(struct proposal *p, const struct signature *k, char axis)
 {
     struct buf tight = { 0 };
     append_tight(p, k, &tight);
-    const char *name = find_block_name(p, buf_str(&tight)), *size = NULL;
+    const char *name = find_block_name(p, buf_str(&tight), axis), *size = NULL;
     buf_finish(&tight);
     for (int i = 0; name && i < k->n_template; i++)
         if (!k->template_params[i].is_type && strcmp(k->template_params[i].name, name) == 0)
-            size = guess_template_arg(p, k, i);
+            size = k->template_params[i].has_default ? "" : guess_template_arg(p, k, i);
     size = size || !name ? size : guess_constant(p, name);
     return size && isdigit((unsigned char)*size) ? size : NULL;
 }
 
+// "one.x * other.x", either of which may be cast to another type.
+static bool has_product(const char *tight, const char *one, const char *other, char axis)
+{
+    char word[16];
+    size_t n = strlen(other);
+    snprintf(word, sizeof word, "%s.%c*", one, axis);
+    for (const char *at = tight; (at = strstr(at, word));) {
+        const char *dot = at += strlen(word);
+        while (guess_is_word_char(*dot) || (*dot && strchr("<>:", *dot)))
+            dot++;
+        if ((size_t)(dot - at) >= n && strncmp(dot - n, other, n) == 0 && dot[0] == '.' &&
+            dot[1] == axis)
+            return true;
+    }
+    return false;
+}
+
 bool guess_is_linear(struct proposal *p, const struct signature *k, char axis)
 {
-    char one[32], other[32];
     struct buf tight = { 0 };
-    snprintf(one, sizeof one, "blockIdx.%c*blockDim.%c", axis, axis);
-    snprintf(other, sizeof other, "blockDim.%c*blockIdx.%c", axis, axis);
     append_tight(p, k, &tight);
-    bool found = strstr(buf_str(&tight), one) || strstr(buf_str(&tight), other) ||
-                 (axis == 'x' && strstr(buf_str(&tight), "KERNEL_LOOP"));
+    const char *text = buf_str(&tight);
+    bool found = has_product(text, "blockIdx", "blockDim", axis) ||
+                 has_product(text, "blockDim", "blockIdx", axis) ||
+                 (axis == 'x' && strstr(text, "KERNEL_LOOP"));
     buf_finish(&tight);
-    return found || (axis == 'x' && guess_block_size(p, k));
+    return found || guess_block_size(p, k, axis);
 }
 
 bool guess_is_plane(struct proposal *p, const struct signature *k)

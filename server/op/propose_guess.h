@@ -57,7 +57,7 @@ bool guess_is_linear(struct proposal *p, const struct signature *k, char axis);
 const char *guess_extent(struct proposal *p, const struct signature *k, char axis);
 bool guess_is_plane(struct proposal *p, const struct signature *k); // linear along x and y
 // "128" where that index is made with a constant, not with blockDim; NULL: it is not.
-const char *guess_block_size(struct proposal *p, const struct signature *k);
+const char *guess_block_size(struct proposal *p, const struct signature *k, char axis);
 
 // Whether a block has one element of it: in its brackets stands blockIdx.x, or a name for that.
 bool guess_is_of_block(const struct proposal *p, const struct signature *k, const char *name);

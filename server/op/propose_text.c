@@ -231,7 +231,7 @@ void propose_write_shapes(struct proposal *p)
                            dtype ? dtype : "");
             else
                 buf_printf(p->out, "//! shape   %s ", t->name);
-            bool all_small = round == 0 && i == (whole < 0 ? 0 : whole) && !t->rank;
+            bool all_small = round == 0 && i == whole && !t->rank;
             if (of_rois)
                 write_of_rois(p, t);
             else if (write_owned(p, t))
@@ -327,6 +327,18 @@ static void write_namespaces(struct proposal *p, const struct signature *k)
             buf_printf(p->out, "%.*s::", (int)sizes[i], names[i]);
 }
 
+// What the host copies to a __constant__ variable does not come here.
+static void ask_for_constants(struct proposal *p)
+{
+    const char *end = p->code + strlen(p->code);
+    for (const char *at = p->code; (at = guess_find_word(at, end, "__constant__")); at++) {
+        size_t n = strcspn(at, ";=");
+        if (at[n] == ';')
+            buf_printf(p->out, "// ? Nobody fills this; make it a parameter: %.*s\n",
+                       (int)strcspn(at, ";\n"), at);
+    }
+}
+
 static bool is_plain_threads(struct proposal *p, const struct signature *k)
 {
     return takes_total(p, k) && guess_is_linear(p, k, 'x') && !guess_is_linear(p, k, 'y');
@@ -339,17 +351,19 @@ static const char *unusual_block(struct proposal *p, const struct signature *k,
 {
     const char *block = launch->block                             ? launch->block
                         : guess_body_has(p, k, "threadIdx.y") ? NULL
-                                                              : guess_block_size(p, k);
+                                                              : guess_block_size(p, k, 'x');
     return block && strcmp(block, "256") != 0 ? block : NULL;
 }
 
 // A thread for each element of a plane, or of what has three dimensions.
 static void write_plane(struct proposal *p, const struct signature *k)
 {
-    const char *extents[3];
+    const char *extents[3], *block[3];
     int n = guess_is_linear(p, k, 'z') && p->n_sizes > 2 ? 3 : 2;
     bool known = true;
     for (int i = 0; i < n; i++) {
+        block[i] = guess_block_size(p, k, "xyz"[i]);
+        block[i] = block[i] ? block[i] : i < 2 ? "16" : "1";
         extents[i] = guess_extent(p, k, "xyz"[i]);
         known = known && extents[i];
         if (!extents[i])
@@ -357,15 +371,19 @@ static void write_plane(struct proposal *p, const struct signature *k)
     }
     if (!known)
         ask(p, "A thread for each of these?");
-    buf_printf(p->out, "//!   grid    cdiv(%s, 16), cdiv(%s, 16)", extents[0], extents[1]);
-    buf_printf(p->out, n > 2 ? ", %s\n" : "\n", extents[n - 1]);
-    buf_append_str(p->out, "//!   block   16, 16\n");
+    for (int i = 0; i < n; i++)
+        buf_printf(p->out, i < 2 || strcmp(block[i], "1") != 0 ? "%scdiv(%s, %s)" : "%s%s",
+                   i ? ", " : "//!   grid    ", extents[i], block[i]);
+    buf_printf(p->out, "\n//!   block   %s, %s", block[0], block[1]);
+    buf_printf(p->out, n > 2 && strcmp(block[2], "1") != 0 ? ", %s\n" : "\n", block[n - 1]);
 }
 
 static void write_grid(struct proposal *p, const struct signature *k,
                        const struct guessed_launch *launch)
 {
     const char *block = unusual_block(p, k, launch);
+    if (!launch->grid && !guess_is_plane(p, k) && guess_body_has(p, k, "Idx.y"))
+        ask(p, "It has blocks or threads along y: which grid and block?");
     if (launch->grid && launch->block) {
         buf_printf(p->out, "//!   grid    %s\n", launch->grid);
     } else if (guess_is_plane(p, k) && p->n_sizes > 1) {
@@ -465,6 +483,7 @@ static void write_binds(struct proposal *p, const struct signature *k, bool back
 void propose_write_section(struct proposal *p, bool backward)
 {
     if (!backward) {
+        ask_for_constants(p);
         buf_append_str(p->out, "//! forward\n");
     } else {
         bool made[MAX_NAMES] = { false };

@@ -545,3 +545,130 @@ def test_a_gradient_that_is_written_by_another_pointer(tmp_path):
     lines, _, done = new(tmp_path, ROWS)
     assert lines[0] == "op my_op(Tensor weights, Tensor values) -> Tensor y"
     assert "backward grad_weights grad_values" in lines and "it loads" in done.stderr
+
+
+TUTORIAL = """\
+__global__ void add(float *a, float *b, float *c, int n /* {n} of them, b[0] = first */)
+{
+    // a[i] += nothing
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) c[i] = a[i] + b[i];
+}
+// add<<<1, 1>>>(a, b, c, 1);
+int main()
+{
+    float a[100], b[100];
+    for (int i = 0; i < 100; i++) { a[i] = i; b[i] += 2 * i; }
+    add<<<(n + 63) / 64, 64>>>(dev_a, dev_b, dev_c, 100);
+}
+"""
+
+
+def test_neither_the_host_nor_a_comment_writes(tmp_path):
+    lines, header, _ = new(tmp_path, TUTORIAL)
+    assert lines[0] == "op my_op(Tensor a, Tensor b) -> Tensor c"
+    assert lines[-2:] == ["grid (n + 63) / 64", "block 64"]
+    assert "launches it as add<<<(n+63)/64,64>>>\n" in header
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        "blockIdx.x * (size_t)blockDim.x + threadIdx.x",
+        "static_cast<long>(blockIdx.x) * blockDim.x + threadIdx.x",
+        "blockDim.x * size_t(blockIdx.x) + threadIdx.x",
+        "threadIdx.x + blockIdx.x * BLOCK",
+    ],
+)
+def test_an_index_with_casts_or_the_thread_first(tmp_path, index):
+    text = "#define BLOCK 128\n__global__ void f(float *x, long n) { long i = %s; if (i < n) x[i] *= 2; }\n"
+    lines, header, _ = new(tmp_path, text % index)
+    assert lines[-1] == ("block 128" if "BLOCK" in index else "kernel f")
+    assert "A block for each" not in header
+
+
+def test_the_default_of_a_template_parameter_is_no_block(tmp_path):
+    text = "template <int BS = 128> __global__ void f(float *x)\n{ int i = blockIdx.x * BS + threadIdx.x; x[i] = 1; }\n"
+    assert "block 1" not in new(tmp_path, text)[0]
+
+
+MUL = """\
+#define TILE 32
+__global__ void mul(const float *A, const float *B, float *C, int M, int N, int K)
+{
+    int row = blockIdx.y * TILE + threadIdx.y, col = blockIdx.x * TILE + threadIdx.x;
+    float sum = 0;
+    for (int k = 0; row < M && col < N && k < K; k++) sum += A[row * K + k] * B[k * N + col];
+    if (row < M && col < N) C[row * N + col] = sum;
+}
+"""
+
+PLANE = """\
+__global__ void mark(float *image, int w, int h, float by)
+{
+    int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
+    if (x < w && y < h) image[y * w + x] = x * by;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (MUL, ["grid cdiv(N, 32), cdiv(M, 32)", "block 32, 32"]),
+        (PLANE, ["shape image [h, w]", "grid cdiv(w, 16), cdiv(h, 16)", "block 16, 16"]),
+    ],
+)
+def test_planes_are_covered_along_their_axes(tmp_path, text, expected):
+    lines, _, done = new(tmp_path, text)
+    assert set(expected) <= set(lines)
+    example = next(line for line in lines if line.startswith("example"))
+    larger = example.replace("w=1 h=1", "w=70 h=3").replace("h=1 w=1", "h=3 w=70")
+    larger = larger.replace("A=[2,4] B=[4,3]", "A=[3,5] B=[5,70]")
+    assert larger != example
+    path = tmp_path / "made.cu"
+    path.write_text(done.stdout.replace(example, larger).replace("op      my_op", "op      made"))
+    done = run("check", "--run", "--device", "cpu", path)
+    assert done.returncode == GOOD, done.stdout + done.stderr
+
+
+def test_what_cannot_be_told_is_asked(tmp_path):
+    text = """\
+__constant__ float weights[5], bias;
+__constant__ float known[2] = { 1, 2 };
+__global__ void f(const float *x, float *y, int w)
+{
+    int bx = blockIdx.x, ty = threadIdx.y;
+    y[bx * w + ty] = x[bx * w + ty] * weights[ty] + known[0];
+}
+"""
+    _, header, _ = new(tmp_path, text)
+    assert "make it a parameter: __constant__ float weights[5], bias\n" in header and "known" not in header
+    assert "blocks or threads along y" in header
+
+
+@pytest.mark.parametrize(
+    "host, expected",
+    [
+        ("int size = 50000, block = 256, blocks = (size + block - 1) / block; f<<<blocks, block>>>(x, size)",
+         ["grid (n + 256 - 1) / 256"]),
+        ("int n = 8, per = n * 2; f<<<100 / per, 2 * 32>>>(x, n)", ["grid 100 / (n * 2)", "block 2 * 32"]),
+        ("dim3 grid = dim3(n / 4, 2); f<<<grid, 64>>>(x, n)", ["grid n / 4, 2", "block 64"]),
+    ],
+)  # fmt: skip
+def test_the_hosts_names_are_followed(tmp_path, host, expected):
+    text = "__global__ void f(float *x, int n) { for (int i = blockIdx.x; i < n; i++) x[i] *= 2; }\nvoid launch() { %s; }\n"
+    lines, _, _ = new(tmp_path, text % host)
+    assert lines[lines.index("kernel f") + 1 :] == expected
+
+
+def test_indices_before_the_table_have_no_row(tmp_path):
+    text = """\
+__global__ void look(const int *ids, const float *table, float *out, int tokens_len, int dim)
+{
+    for (int d = threadIdx.x; d < dim; d += blockDim.x)
+        out[blockIdx.x * dim + d] = table[ids[blockIdx.x] * dim + d];
+}
+"""
+    lines, _, _ = new(tmp_path, text)
+    assert {"shape ids [tokens_len]", "shape table [tokens_len, dim]"} <= set(lines)
