@@ -180,7 +180,7 @@ struct scanner scan_part(const struct scanner *s, struct piece part)
         .arena = s->arena,
         .err = s->err,
         .p = part.start,
-        .end = part.start + part.size,
+        .end = part.size > 0 ? part.start + part.size : part.start, // NULL: there is no part
         .line = part.line,
         .aliases = s->aliases,
         .n_aliases = s->n_aliases,

@@ -612,6 +612,7 @@ __global__ void mark(float *image, int w, int h, float by)
 """
 
 
+@pytest.mark.unsanitized("a kernel with sanitizers is not loaded by a program with others")
 @pytest.mark.parametrize(
     "text, expected",
     [
