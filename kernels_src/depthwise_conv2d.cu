@@ -25,10 +25,15 @@
 //! let     M = CM / C; VEC = 16 / sizeof(scalar_t); TAPS = KW <= 7 ? KW : 0; SMALL = max(KH, KW) <= 7 && \
 //!           max(SH, SW, DH, DW) <= 2 && fits32(HW, 2*H + 4*PH, 2*W + 4*PW, N*CM*(OH + 8)*OW, N*C*(H + 8*SH)*(W + 2))
 //! let     ROWS = KH <= 5 && OH >= 8 && N*CM*OHW >= 4194304 ? 8 : 4; GROUPS = cdiv(OH, ROWS); QUADS = cdiv(OH, 4)
-//! let     SAME = SMALL && SH*SW*DH*DW == 1 && KW == 2*PW + 1 && W % VEC == 0; STRIPS = N*QUADS*(SAME ? W / VEC : OW)
+//! let     LEVEL = SMALL && SH*SW*DH*DW == 1 && KW == 2*PW + 1; SAME = LEVEL && W % VEC == 0
 //! let     CELLS_H = cdiv((H - 1 + PH) / SH - PH / SH + 1, 4); CELLS_W = (W - 1 + PW) / SW - PW / SW + 1
-// Tiles of depthwise_tile.cuh: TILE_H rows of TILES blocks of 16 bytes each; of input HALO_H of BLOCKS.
 //! let     EVEN = gcd(W, VEC); OUT_EVEN = gcd(OW, VEC); LEAD = (VEC - PW % VEC) % VEC
+// Parts of planes of depthwise_planes.cuh, of about 12 KB: strips of STRIP by EVEN outputs.
+//! let     STRIP = OH % 7 == 0 ? 7 : 8; PART_H = min(cdiv(OH, STRIP), max(1, 12544 / (STRIP*W*sizeof(scalar_t))))*STRIP
+//! let     PARTS_H = cdiv(OH, PART_H); AT_ONCE = M*PARTS_H == 1 ? max(1, 12544 / (PART_H*W*sizeof(scalar_t))) : 1
+//! let     PLANES = N*CM; PART_BYTES = 256 + W*sizeof(scalar_t)*(AT_ONCE > 1 ? AT_ONCE*H : min(H, PART_H + KH - 1))
+//! let     PLANAR = LEVEL && KH*KW <= (VEC == 4 ? 49 : EVEN == 8 ? 9 : 25) && PART_BYTES <= 65536
+// Tiles of depthwise_tile.cuh: TILE_H rows of TILES blocks of 16 bytes each; of input HALO_H of BLOCKS.
 //! let     DEPTH = (LEAD + (VEC - 1)*SW + (KW - 1)*DW) / VEC + 1; TALL = VEC == 2 ? 16 : VEC == 8 && SH == 1 ? 128 : 64
 //! let     DOWN = cdiv(OH, TALL); ALONG = cdiv(OW, SW == 1 ? 64 : 32); ALL = DOWN*ALONG == 1
 //! let     TILES = cdiv(OW, VEC*ALONG); TILE_H = cdiv(OH, DOWN); HALO_H = (TILE_H - 1)*SH + (KH - 1)*DH + 1
@@ -42,7 +47,7 @@
 //! let     SHARED = TILE_BYTES + 16*(VEC == 8 ? cdiv(KH*(8*DEPTH + 7*SW), 4) + 1 : KH*cdiv(KW, VEC)) + WINDOW_ROWS*SH*PITCH
 // grad_input is a convolution of grad_output; of grad_weight a tile of either lies in shared memory.
 //! again   BACK : H, W, OH, OW, PH, PW, WINDOW_ROWS = OH, OW, H, W, (KH - 1)*DH - PH, (KW - 1)*DW - PW, WINDOW_ROWS
-//! let     TURNED = M*SH*SW == 1 && BACK.FITS
+//! let     TURNED = M*SH*SW == 1 && BACK.FITS; STRIPS = N*QUADS*(SAME ? W / VEC : OW)
 //! again   GRAD : IMAGES = VEC < 8 ? IMAGES : max(1, min(IMAGES, 30000 / (HALO_H*PITCH + TILE_H*OUT_PITCH)))
 //! let     WEIGHT_TILED = TILED && (VEC == 8 ? !(SMALL && KH*KW*OW < 250) : SH*SW*DH*DW == 1); GROUP = KW > 8 ? 16 : 8
 //! let     TEAM = cdiv(KH, 8)*8*cdiv(KW, GROUP); WARPS_KH = min(4, pow2(cdiv(KH*cdiv(DEPTH, 2), 16)))
@@ -61,14 +66,16 @@
 //! example input=[1,2,20,17] weight=[2,1,9,9] bias=[2] padding=4; input=[1,2,3,3] weight=[4,1,3,3] bias=[4] padding=4
 //! forward
 //!   kernel  depthwise_forward_rows when cpu threads N*CM*cdiv(OH, 8) by 1
+//!   kernel  depthwise_forward_planes otherwise PLANAR grid cdiv(PLANES, AT_ONCE)*PARTS_H block 64*min(4, VEC / EVEN)
+//!   shared  PART_BYTES
 //!   kernel  depthwise_forward_tile otherwise TILED && !NARROW grid CM*ALL_TILES block BLOCK shared SHARED
-//!   kernel  depthwise_forward_same otherwise SAME threads N*CM*QUADS*(W / VEC) by 128
 //!   kernel  depthwise_forward otherwise SMALL threads N*CM*GROUPS*OW
 //!   kernel  depthwise_forward_any otherwise threads numel(output)
 //! backward grad_input
 //!   kernel  depthwise_grad_input_rows when cpu threads N*C*cdiv(H, 8) by 1 bind TAPS = min(SW, DW) > 1 ? 0 : cdiv(TAPS, SW)
+//!   kernel  depthwise_grad_input_planes otherwise M == 1 && BACK.PLANAR as BACK grid cdiv(PLANES, AT_ONCE)*PARTS_H
+//!   block   64*min(4, VEC / EVEN) shared PART_BYTES
 //!   kernel  depthwise_grad_input_tile otherwise TILED && TURNED as BACK grid CM*ALL_TILES block BLOCK shared SHARED
-//!   kernel  depthwise_grad_input_same otherwise SAME && M == 1 threads N*C*cdiv(H, 4)*(W / VEC) by 128
 //!   kernel  depthwise_grad_input otherwise SMALL threads N*C*CELLS_H*CELLS_W
 //!   kernel  depthwise_grad_input_any otherwise threads numel(input)
 //! backward grad_weight grad_bias
@@ -86,6 +93,7 @@
 #include "depthwise_any.cuh"
 #include "depthwise_cpu.cuh"
 #include "depthwise_few.cuh"
+#include "depthwise_planes.cuh"
 #include "depthwise_strip.cuh"
 #include "depthwise_tensor.cuh"
 #include "depthwise_window.cuh"

@@ -1,7 +1,7 @@
 // The convolutions of depthwise_conv2d.cu whose threads make strips of outputs, some rows below one
-// another, for windows, strides and dilations that the compiler knows: of one column, or where rows
-// of input and output are equally long multiples of 16 bytes (stride and dilation 1, "same" padding
-// of the columns) of as many as that is.
+// another, for windows, strides and dilations that the compiler knows: of one column, or, for gradients
+// of weights, of 16 bytes where rows of input and output are equally long multiples of that (stride
+// and dilation 1, "same" padding of the columns).
 //
 // Gradients of weights are summed in two stages, without atomics, so that the bits are the same on
 // every run: a block sums its part into `partial`, then the parts are added in their order.
@@ -50,12 +50,13 @@ __device__ __forceinline__ bool load_row(acc_t *v, const T *plane, const T *line
         if (inside)
             load_columns<N, KW / 2>(v, plane + (int64_t)row * W, x, W, aligned);
         return inside;
-    }
+    } else {
 #pragma unroll
-    for (int k = 0; N == 1 && k < KW; k++)
-        v[k] = inside && (unsigned)(x + k * DW) < (unsigned)W ? opd::load(line + k * DW)
-                                                              : acc_t(0);
-    return true;
+        for (int k = 0; k < KW; k++)
+            v[k] = inside && (unsigned)(x + k * DW) < (unsigned)W ? opd::load(line + k * DW)
+                                                                  : acc_t(0);
+        return true;
+    }
 }
 
 // f(j, kh) for those of ROWS outputs, SH below one another, that read the r-th row of input from
@@ -109,88 +110,6 @@ __global__ void depthwise_forward(const T *__restrict__ input, const T *__restri
     for (int j = 0; j < ROWS; j++)
         if (oh + j < OH)
             opd::store(out + (int64_t)j * OW, sum[j]);
-}
-
-// STRIP_ROWS x N outputs from row y and column x on; FLIP turns the window round, for grad_input.
-template <int KH, int KW, bool FLIP, class T>
-__device__ __forceinline__ void convolve_same(const T *__restrict__ from,
-                                              const T *__restrict__ weight, acc_t start,
-                                              T *__restrict__ to, int from_rows, int to_rows, int W,
-                                              int y, int x, int PH)
-{
-    constexpr int N = 16 / sizeof(T);
-    const bool aligned = opd::is_aligned(from, 16), aligned_to = opd::is_aligned(to, 16);
-    acc_t w[KH * KW], sum[STRIP_ROWS][N];
-#pragma unroll
-    for (int k = 0; k < KH * KW; k++)
-        w[k] = opd::load(weight + (FLIP ? KH * KW - 1 - k : k));
-#pragma unroll
-    for (int j = 0; j < STRIP_ROWS * N; j++)
-        sum[j / N][j % N] = start;
-#pragma unroll
-    for (int r = 0; r < STRIP_ROWS + KH - 1; r++) {
-        const int row = y - PH + r;
-        if ((unsigned)row >= (unsigned)from_rows)
-            continue;
-        acc_t v[N + KW - 1];
-        load_columns<N, KW / 2>(v, from + (int64_t)row * W, x, W, aligned);
-        each_reader<STRIP_ROWS, KH, 1, 1>(r, [&](int j, int kh) {
-#pragma unroll
-            for (int k = 0; k < KW * N; k++)
-                sum[j][k % N] += w[kh * KW + k / N] * v[k % N + k / N];
-        });
-    }
-#pragma unroll
-    for (int j = 0; j < STRIP_ROWS; j++) {
-        if (y + j >= to_rows)
-            return;
-        T *out = to + (int64_t)(y + j) * W + x;
-        opd::vec<T, N> block;
-#pragma unroll
-        for (int c = 0; c < N; c++)
-            opd::store(&block[c], sum[j][c]);
-        if (aligned_to) {
-            opd::store_vec(out, block);
-            continue;
-        }
-#pragma unroll
-        for (int c = 0; c < N; c++)
-            out[c] = block[c];
-    }
-}
-
-template <class T, int KH, int KW>
-__global__ void depthwise_forward_same(const T *__restrict__ input, const T *__restrict__ weight,
-                                       const T *__restrict__ bias, T *__restrict__ output,
-                                       unsigned count, int CM, int M, int H, int W, int OH, int PH)
-{
-    const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= count)
-        return;
-    const unsigned blocks = W * sizeof(T) / 16, groups = (OH + STRIP_ROWS - 1) / STRIP_ROWS;
-    const unsigned row = i / blocks, plane = row / groups, channel = plane % CM;
-    convolve_same<KH, KW, false>(
-        input + (int64_t)(plane / M) * (H * W), weight + (size_t)channel * (KH * KW),
-        bias ? opd::load(bias + channel) : acc_t(0), output + (int64_t)plane * ((int64_t)OH * W), H,
-        OH, W, (int)(row - plane * groups) * STRIP_ROWS, (int)(i - row * blocks) * (16 / sizeof(T)),
-        PH);
-}
-
-template <class T, int KH, int KW>
-__global__ void depthwise_grad_input_same(const T *__restrict__ grad_output,
-                                          const T *__restrict__ weight, T *__restrict__ grad_input,
-                                          unsigned count, int C, int H, int W, int OH, int PH)
-{
-    const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= count)
-        return;
-    const unsigned blocks = W * sizeof(T) / 16, groups = (H + STRIP_ROWS - 1) / STRIP_ROWS;
-    const unsigned row = i / blocks, plane = row / groups;
-    convolve_same<KH, KW, true>(grad_output + (int64_t)plane * ((int64_t)OH * W),
-                                weight + (size_t)(plane % C) * (KH * KW), acc_t(0),
-                                grad_input + (int64_t)plane * (H * W), OH, H, W,
-                                (int)(row - plane * groups) * STRIP_ROWS,
-                                (int)(i - row * blocks) * (16 / sizeof(T)), KH - 1 - PH);
 }
 
 // grad_input[n, c, h, w] = sum over m, kh, kw of weight * grad_output[n, c*M + m, (h + PH - kh*DH)

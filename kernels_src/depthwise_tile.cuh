@@ -1,6 +1,7 @@
 // Tiles of planes in shared memory, of depthwise_conv2d.cu: what its kernels for tensor cores and
 // for large windows have in common.
 #pragma once
+#include "copy_to_shared.cuh"
 #ifndef OPD_CPU
 
 // What a block works on: TILE_H rows by TILES blocks of 16 bytes of outputs, of as many
@@ -25,47 +26,6 @@ struct tile_place {
         images = min(s.IMAGES, s.N - n);
     }
 };
-
-__device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-// V elements, or zeros: without going through registers, where the hardware can.
-template <int V, class T>
-__device__ __forceinline__ void copy_to_shared(T *to, const T *from, bool inside)
-{
-    constexpr int BYTES = V * sizeof(T);
-#if __CUDA_ARCH__ >= 800
-    constexpr bool THROUGH_REGISTERS = BYTES < 4;
-#else
-    constexpr bool THROUGH_REGISTERS = true;
-#endif
-    if constexpr (THROUGH_REGISTERS) {
-        opd::vec<T, V> v;
-        for (int k = 0; k < V; k++)
-            v[k] = T(0.f);
-        if (inside)
-            v = opd::load_vec<V>(from);
-        opd::store_vec(to, v);
-    } else if constexpr (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
-                     "l"(from), "r"(inside ? BYTES : 0)
-                     : "memory");
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(shared_address(to)),
-                     "l"(from), "r"(inside ? BYTES : 0), "n"(BYTES)
-                     : "memory");
-    }
-}
-
-__device__ __forceinline__ void wait_for_copies()
-{
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-    __syncthreads();
-}
 
 // A part of `images` planes that lie `apart`: `rows` of each from row `top` on, `bottom` of which
 // are inside, and COLUMNS columns from `left` on, a multiple of a block of 16 bytes. ALL: that is
