@@ -33,9 +33,16 @@
 //!           present(scale) ? 1 / scale[1] : 1.0 * W / OW
 //! let     SMALL = max(max(H, OH), max(W, OW)) < 4194304 && fits32(numel(input), numel(output))
 //! let     ROWS, BACK_ROWS = cpu ? 8 : numel(output) >= 16777216 ? 16 : 4, numel(input) >= 4194304 ? 16 : 4
-//! let     LANES, BACK_LANES = min(32, pow2(cdiv(OW, V))), min(32, pow2(W))
-//! let     TILES, BACK_TILES = cdiv(OW, LANES*V), cdiv(W, BACK_LANES)
+//! let     PACK = step_w < 1 ? V : min(V, 4); LANES, BACK_LANES = min(32, pow2(cdiv(OW, PACK))), min(32, pow2(W))
+//! let     TILES, BACK_TILES = cdiv(OW, LANES*PACK), cdiv(W, BACK_LANES)
 //! let     GROUPS, BACK_GROUPS = cdiv(OH, ROWS), cdiv(H, BACK_ROWS)
+// Parts of inputs in shared memory, for about 128 strips of STRIP by PACK outputs, and of these.
+//! let     STRIP = step_w < 1 ? ROWS : 4; ACROSS = cdiv(OW, PACK); WHOLE = step_w < 1 && OW % PACK == 0; PLANES = N*C
+//! let     PART_H = min(cdiv(OH, STRIP), cdiv(128, ACROSS))*STRIP; PARTS_H = cdiv(OH, PART_H)
+//! let     PART_PLANES = PARTS_H == 1 ? max(1, 128*STRIP / (PART_H*ACROSS)) : 1
+//! let     PART_ROWS = PARTS_H == 1 ? PART_PLANES*H : min(H, floor(PART_H*step_h) + 3)
+//! let     PART_BYTES = (PART_ROWS*W*sizeof(scalar_t) + 143) / 16*16
+//! let     SHARED = PART_BYTES + (WHOLE ? 0 : PART_PLANES*min(OH, PART_H)*OW*sizeof(scalar_t) + 16)
 //! let     UNITS, BACK_UNITS = N*C*GROUPS*TILES, N*C*BACK_GROUPS*BACK_TILES
 //! let     REACH = min(OW, step_w > 0.2 ? floor(1.999999 / step_w) + 2 : OW)
 //! let     TAPS = REACH > 11 || (step_h <= 0.2 && OH > 64) ? 0 : REACH <= 3 ? 3 : REACH <= 5 ? 5 : 11
@@ -59,9 +66,11 @@
 //!   kernel  upsample_columns when cpu && !SAME threads OW
 //!   formula output = input when SAME
 //!   kernel  upsample_forward_rows otherwise cpu threads N*C*GROUPS*cdiv(OW, 512) by 1
-//!   kernel  upsample_forward<scalar_t, acc_t, int, V> otherwise SMALL
+//!   kernel  upsample_forward_part<scalar_t, PACK, WHOLE> otherwise SMALL && SHARED <= 98304
+//!   grid    cdiv(PLANES, PART_PLANES)*PARTS_H block min(160, cdiv(PART_PLANES*PART_H*ACROSS, 32*STRIP)*32) shared SHARED
+//!   kernel  upsample_forward<scalar_t, acc_t, int, PACK> otherwise SMALL
 //!   grid    cdiv(UNITS, 256 / LANES) block LANES, 256 / LANES
-//!   kernel  upsample_forward<scalar_t, double, int64_t, V> otherwise
+//!   kernel  upsample_forward<scalar_t, double, int64_t, PACK> otherwise
 //!   grid    cdiv(UNITS, 256 / LANES) block LANES, 256 / LANES
 //
 //! backward grad_input
@@ -76,6 +85,8 @@
 //!   grid    N*C*TALL_GROUPS*TALL_TILES block TALL_BLOCK
 //!   shared  TALL_BLOCK*16*sizeof(acc_t) + (TALL_COLUMNS + 2)*4
 //!   kernel  upsample_backward_crowd<scalar_t, double, CROWD> otherwise grid numel(input) block CROWD
+
+#include "copy_to_shared.cuh"
 
 template <class A, class I> struct tap {
     I low, high;
@@ -129,34 +140,23 @@ template <class A> __device__ __forceinline__ A mix(A low, A high, A weight)
     return fma(1 - weight, low, weight * high);
 }
 
-// A thread makes ROWS outputs below one another, in V columns: side by side where these can be
-// stored at once, else so many threads apart, so that a warp stores side by side. The two input rows
-// that it stands between are blended along W once and serve all outputs between them. Where it goes
-// up, the row that comes next is on its way meanwhile.
-template <class T, class A, class I, int V>
-__global__ void upsample_forward(const T *__restrict__ input, T *__restrict__ output, I H, I W,
-                                 I OH, I OW, double step_h, double step_w, double shift, I ROWS,
-                                 I GROUPS, I TILES, I UNITS)
+// Outputs in V columns that are `apart` of each other from `ow` on, `count` rows from `oh` on: the
+// first of them is *out, and if `whole` each row of them is stored at once. The two input rows that
+// an output stands between are blended along W once and serve all outputs between them; `ahead`: the
+// row that comes next is on its way meanwhile.
+template <int V, class T, class A, class I>
+__device__ __forceinline__ void make_strip(const T *image, T *out, const axis<A, I> &rows,
+                                           const axis<A, I> &columns, I oh, I count, I ow, I apart,
+                                           bool whole, bool ahead)
 {
-    const I unit = (I)blockIdx.x * (I)blockDim.y + (I)threadIdx.y;
-    const I group = unit / TILES, plane = group / GROUPS;
-    const bool whole = OW % V == 0 && opd::is_aligned(output, V * sizeof(T)), up = step_h < 1;
-    const I apart = whole ? 1 : (I)blockDim.x;
-    const I ow = (unit - group * TILES) * (I)blockDim.x * V + (I)threadIdx.x * (whole ? V : 1);
-    const I oh = (group - plane * GROUPS) * ROWS;
-    if (unit >= UNITS || ow >= OW)
-        return;
-    const axis<A, I> rows(H, OH, step_h, shift), columns(W, OW, step_w, shift);
-    const T *image = input + (int64_t)plane * H * W;
-    T *out = output + ((int64_t)plane * OH + oh) * OW + ow;
     tap<A, I> x[V];
 #pragma unroll
     for (int k = 0; k < V; k++)
-        x[k] = columns.at(min(ow + k * apart, OW - 1));
+        x[k] = columns.at(min(ow + k * apart, columns.out - 1));
 
     T left[V], right[V]; // of the row that was fetched last
     const auto fetch = [&](I row) {
-        const T *line = image + (int64_t)row * W;
+        const T *line = image + (int64_t)row * columns.in;
 #pragma unroll
         for (int k = 0; k < V; k++) {
             left[k] = line[x[k].low];
@@ -168,7 +168,7 @@ __global__ void upsample_forward(const T *__restrict__ input, T *__restrict__ ou
     };
     A low[V], high[V];
     I held = -2; // the row that is in `low`
-    for (I r = 0; r < ROWS && oh + r < OH; r++, out += OW) {
+    for (I r = 0; r < count; r++, out += columns.out) {
         const tap<A, I> y = rows.at(oh + r);
         if (y.low != held) {
             const bool next = y.low == held + 1;
@@ -177,13 +177,13 @@ __global__ void upsample_forward(const T *__restrict__ input, T *__restrict__ ou
 #pragma unroll
             for (int k = 0; k < V; k++)
                 low[k] = next ? high[k] : blend(k);
-            if (!next || !up)
+            if (!next || !ahead)
                 fetch(y.high);
 #pragma unroll
             for (int k = 0; k < V; k++)
                 high[k] = blend(k);
-            if (up)
-                fetch(min(y.high + 1, H - 1));
+            if (ahead)
+                fetch(min(y.high + 1, rows.in - 1));
             held = y.low;
         }
         opd::vec<T, V> made;
@@ -195,10 +195,70 @@ __global__ void upsample_forward(const T *__restrict__ input, T *__restrict__ ou
         else
 #pragma unroll
             for (int k = 0; k < V; k++)
-                if (ow + k * apart < OW)
+                if (ow + k * apart < columns.out)
                     out[k * apart] = made[k];
     }
 }
+
+// A thread makes a strip of V columns: side by side where these can be stored at once, else so many
+// threads apart, so that a warp stores side by side; going down it loads side by side then.
+template <class T, class A, class I, int V>
+__global__ void upsample_forward(const T *__restrict__ input, T *__restrict__ output, I H, I W,
+                                 I OH, I OW, double step_h, double step_w, double shift, I ROWS,
+                                 I GROUPS, I TILES, I UNITS)
+{
+    const I unit = (I)blockIdx.x * (I)blockDim.y + (I)threadIdx.y;
+    const I group = unit / TILES, plane = group / GROUPS;
+    const bool whole = step_w < 1 && OW % V == 0 && opd::is_aligned(output, V * sizeof(T));
+    const I apart = whole ? 1 : (I)blockDim.x;
+    const I ow = (unit - group * TILES) * (I)blockDim.x * V + (I)threadIdx.x * (whole ? V : 1);
+    const I oh = (group - plane * GROUPS) * ROWS;
+    if (unit >= UNITS || ow >= OW)
+        return;
+    const axis<A, I> rows(H, OH, step_h, shift), columns(W, OW, step_w, shift);
+    make_strip<V>(input + (int64_t)plane * H * W,
+                        output + ((int64_t)plane * OH + oh) * OW + ow, rows, columns, oh,
+                        min(ROWS, OH - oh), ow, apart, whole, step_h < 1);
+}
+
+#ifndef OPD_CPU
+// The same of the inputs that a block has copied into shared memory, where they lie side by side in
+// the tensor: PART_PLANES planes, or what PART_H rows of outputs of one stand between. Where rows
+// cannot be stored at once, what the block has made goes through shared memory too.
+template <class T, int V, bool WHOLE>
+__global__ void __launch_bounds__(160, 4)
+    upsample_forward_part(const T *__restrict__ input, T *__restrict__ output, int H, int W, int OH,
+                          int OW, double step_h, double step_w, double shift, int STRIP, int PLANES,
+                          int PART_PLANES, int PART_H, int PARTS_H, int PART_BYTES, int ACROSS)
+{
+    extern __shared__ uint4 shared[];
+    const axis<acc_t, int> rows(H, OH, step_h, shift), columns(W, OW, step_w, shift);
+    const int part = (int)blockIdx.x / PARTS_H, plane = part * PART_PLANES,
+              first = ((int)blockIdx.x - part * PARTS_H) * PART_H, end = min(OH, first + PART_H);
+    const bool planes = PART_PLANES > 1;
+    const int count = min(PART_PLANES, PLANES - plane), top = planes ? 0 : rows.at(first).low;
+    const int copied = planes ? H : rows.at(end - 1).high - top + 1;
+    const T *image = copy_run<1>(shared, input + (int64_t)plane * (H * W) + (int64_t)top * W,
+                                 count * copied * W);
+    T *made = output + ((int64_t)plane * OH + first) * OW;
+    const bool whole = WHOLE && opd::is_aligned(output, V * sizeof(T));
+    T *out = WHOLE ? made : (T *)((char *)shared + PART_BYTES + (size_t)made % 16); // as copy_back() has it
+    wait_for_copies();
+    const int strips = PART_H / STRIP;
+    for (int i = threadIdx.x; i < count * strips * ACROSS; i += (int)blockDim.x) {
+        const int strip = i / ACROSS, n = strip / strips, down = (strip - n * strips) * STRIP;
+        const int x = i - strip * ACROSS, ow = whole ? x * V : x;
+        if (first + down < end)
+            make_strip<V>(image + (n * H - top) * W, out + (n * OH + down) * OW + ow, rows, columns,
+                          first + down, min(STRIP, end - first - down), ow, whole ? 1 : ACROSS,
+                          whole, false);
+    }
+    if (WHOLE)
+        return;
+    __syncthreads();
+    copy_back(made, out, ((count - 1) * OH + end - first) * OW);
+}
+#endif
 
 // Gathered, so that no sum depends on the order of threads. A thread makes ROWS inputs below one
 // another, which at most TAPS columns of the output read: each row of those is summed along W once,
