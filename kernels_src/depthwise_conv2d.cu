@@ -28,11 +28,13 @@
 //! let     LEVEL = SMALL && SH*SW*DH*DW == 1 && KW == 2*PW + 1; SAME = LEVEL && W % VEC == 0
 //! let     CELLS_H = cdiv((H - 1 + PH) / SH - PH / SH + 1, 4); CELLS_W = (W - 1 + PW) / SW - PW / SW + 1
 //! let     EVEN = gcd(W, VEC); OUT_EVEN = gcd(OW, VEC); LEAD = (VEC - PW % VEC) % VEC
-// Parts of planes of depthwise_planes.cuh, of about 12 KB: strips of STRIP by EVEN outputs.
-//! let     STRIP = OH % 7 == 0 ? 7 : 8; PART_H = min(cdiv(OH, STRIP), max(1, 12544 / (STRIP*W*sizeof(scalar_t))))*STRIP
-//! let     PARTS_H = cdiv(OH, PART_H); AT_ONCE = M*PARTS_H == 1 ? max(1, 12544 / (PART_H*W*sizeof(scalar_t))) : 1
-//! let     PLANES = N*CM; PART_BYTES = 256 + W*sizeof(scalar_t)*(AT_ONCE > 1 ? AT_ONCE*H : min(H, PART_H + KH - 1))
-//! let     PLANAR = LEVEL && KH*KW <= (VEC == 4 ? 49 : EVEN == 8 ? 9 : 25) && PART_BYTES <= 65536
+// Parts of planes of depthwise_planes.cuh, of about 12 KB: strips of STRIP by SIDE outputs.
+//! let     STRIP = OH % 7 == 0 ? 7 : 8; PART_H = min(cdiv(OH, STRIP), max(1, 12544 / (STRIP*SH*W*sizeof(scalar_t))))*STRIP
+//! let     PARTS_H = cdiv(OH, PART_H); AT_ONCE = M*PARTS_H == 1 ? max(1, 12544 / (max(H, PART_H*SH)*W*sizeof(scalar_t))) : 1
+//! let     PLANES = N*CM; PART_BYTES = 256 + W*sizeof(scalar_t)*(AT_ONCE > 1 ? AT_ONCE*H : min(H, (PART_H - 1)*SH + KH))
+//! let     SIDE = LEVEL ? EVEN : 1; PART_BLOCK = 64*max(1, min(4, VEC / (SIDE*SH*SW)))
+//! let     PLANAR = SMALL && DH*DW == 1 && PART_BYTES <= 65536 \
+//!           && KH*KW <= (VEC == 4 && LEVEL ? 49 : VEC == 8 && EVEN == 8 ? (LEVEL ? 9 : 0) : 25)
 // Tiles of depthwise_tile.cuh: TILE_H rows of TILES blocks of 16 bytes each; of input HALO_H of BLOCKS.
 //! let     DEPTH = (LEAD + (VEC - 1)*SW + (KW - 1)*DW) / VEC + 1; TALL = VEC == 2 ? 16 : VEC == 8 && SH == 1 ? 128 : 64
 //! let     DOWN = cdiv(OH, TALL); ALONG = cdiv(OW, SW == 1 ? 64 : 32); ALL = DOWN*ALONG == 1
@@ -42,7 +44,7 @@
 //! let     TILE_BYTES = IMAGES*HALO_H*PITCH; FITS = TILE_BYTES <= 33000 && KH <= 32 && DEPTH*VEC <= 48
 //! let     TILED = FITS && fits32(N*CM*DOWN*ALONG, OH*SH + 2*H + 4*PH, 3*W + 4*PW, 128*HW, 128*OHW) && (VEC == 8 \
 //!           ? BLOCKS <= 16 && HALO_H*PITCH + TILE_H*OUT_PITCH <= 32000 : max(SH, SW) <= 4 && (KH*KW >= 49 || !SMALL))
-//! let     NARROW = VEC == 8 && SMALL && OW <= 8 && KH*KW <= 25; WINDOW_ROWS = VEC == 8 ? 0 : TILE_H >= 12 ? 4 : 2
+//! let     WINDOW_ROWS = VEC == 8 ? 0 : TILE_H >= 12 ? 4 : 2
 //! let     BLOCK = VEC == 8 ? 128 : min(256, cdiv(IMAGES*cdiv(TILE_H, WINDOW_ROWS)*TILES, 32)*32)
 //! let     SHARED = TILE_BYTES + 16*(VEC == 8 ? cdiv(KH*(8*DEPTH + 7*SW), 4) + 1 : KH*cdiv(KW, VEC)) + WINDOW_ROWS*SH*PITCH
 // grad_input is a convolution of grad_output; of grad_weight a tile of either lies in shared memory.
@@ -66,15 +68,15 @@
 //! example input=[1,2,20,17] weight=[2,1,9,9] bias=[2] padding=4; input=[1,2,3,3] weight=[4,1,3,3] bias=[4] padding=4
 //! forward
 //!   kernel  depthwise_forward_rows when cpu threads N*CM*cdiv(OH, 8) by 1
-//!   kernel  depthwise_forward_planes otherwise PLANAR grid cdiv(PLANES, AT_ONCE)*PARTS_H block 64*min(4, VEC / EVEN)
+//!   kernel  depthwise_forward_planes otherwise PLANAR grid cdiv(PLANES, AT_ONCE)*PARTS_H block PART_BLOCK
 //!   shared  PART_BYTES
-//!   kernel  depthwise_forward_tile otherwise TILED && !NARROW grid CM*ALL_TILES block BLOCK shared SHARED
+//!   kernel  depthwise_forward_tile otherwise TILED grid CM*ALL_TILES block BLOCK shared SHARED
 //!   kernel  depthwise_forward otherwise SMALL threads N*CM*GROUPS*OW
 //!   kernel  depthwise_forward_any otherwise threads numel(output)
 //! backward grad_input
 //!   kernel  depthwise_grad_input_rows when cpu threads N*C*cdiv(H, 8) by 1 bind TAPS = min(SW, DW) > 1 ? 0 : cdiv(TAPS, SW)
-//!   kernel  depthwise_grad_input_planes otherwise M == 1 && BACK.PLANAR as BACK grid cdiv(PLANES, AT_ONCE)*PARTS_H
-//!   block   64*min(4, VEC / EVEN) shared PART_BYTES
+//!   kernel  depthwise_grad_input_planes otherwise M*SH*SW == 1 && BACK.PLANAR as BACK grid cdiv(PLANES, AT_ONCE)*PARTS_H
+//!   block   PART_BLOCK shared PART_BYTES
 //!   kernel  depthwise_grad_input_tile otherwise TILED && TURNED as BACK grid CM*ALL_TILES block BLOCK shared SHARED
 //!   kernel  depthwise_grad_input otherwise SMALL threads N*C*CELLS_H*CELLS_W
 //!   kernel  depthwise_grad_input_any otherwise threads numel(input)

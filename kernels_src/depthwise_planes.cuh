@@ -1,22 +1,25 @@
-// The convolutions of depthwise_conv2d.cu of stride and dilation 1 whose rows of input and output
-// are equally long. Some planes, or some rows of one, lie side by side in memory: a block copies
-// them into shared memory as they lie, waits for that once and makes its outputs. Other blocks of
-// the processor copy meanwhile: fewer that copy ahead of themselves move less.
+// The convolutions of depthwise_conv2d.cu of small windows without dilation. Some planes, or some
+// rows of one, lie side by side in memory: a block copies them into shared memory as they lie,
+// waits for that once and makes its outputs. Other blocks of the processor copy meanwhile: fewer
+// that copy ahead of themselves move less.
 #pragma once
 #include "depthwise_strip.cuh"
 #include "depthwise_tile.cuh"
 #ifndef OPD_CPU
 
 // A block has AT_ONCE planes, or PART_H rows of outputs of one, of which there are PARTS_H. A
-// thread makes strips of STRIP rows by EVEN columns.
+// thread makes strips of STRIP rows by SIDE columns: of several where rows of input and output are
+// equally long and the stride is 1 (LEVEL).
 struct part_shape {
-    int PLANES, CM, M, H, W, OH, PH, AT_ONCE, PART_H, PARTS_H;
+    int PLANES, CM, M, H, W, OH, OW, PH, PW, AT_ONCE, PART_H, PARTS_H;
 };
 
-// Threads of a block, more of them where each makes less, and of a processor: what bounds
+// Threads of a block, more of them where each reads less, and of a processor: what bounds
 // registers.
-template <class T, int EVEN>
-constexpr int PART_THREADS = 64 * (16 / (int)sizeof(T) / EVEN < 4 ? 16 / (int)sizeof(T) / EVEN : 4);
+template <class T, int EACH>
+constexpr int PART_THREADS = 64 * (16 / (int)sizeof(T) <= EACH       ? 1
+                                   : 16 / (int)sizeof(T) >= 4 * EACH ? 4
+                                                                     : 16 / (int)sizeof(T) / EACH);
 template <int TAPS> constexpr int PART_RESIDENT = TAPS > 25 ? 512 : 640;
 
 enum { PART_HEAD = 128, PART_ZEROS = 48 }; // bytes before the rows; in them those of a row outside
@@ -66,7 +69,7 @@ __device__ __forceinline__ void load_beside(acc_t *v, const T *line, int x, int 
 }
 
 // FLIP turns the window round, for grad_input.
-template <class T, int KH, int KW, int STRIP, int EVEN, bool FLIP>
+template <class T, int KH, int KW, int SH, int SW, int STRIP, int SIDE, bool LEVEL, bool FLIP>
 __device__ __forceinline__ void convolve_planes(const T *__restrict__ input,
                                                 const T *__restrict__ weight,
                                                 const T *__restrict__ bias, T *__restrict__ output,
@@ -77,74 +80,79 @@ __device__ __forceinline__ void convolve_planes(const T *__restrict__ input,
               count = min(s.AT_ONCE, s.PLANES - first);
     const int oh = ((int)blockIdx.x - part * s.PARTS_H) * s.PART_H;
     const bool whole = s.AT_ONCE > 1;
-    const int top = whole ? 0 : max(0, oh - s.PH), end = oh - s.PH + s.PART_H + KH - 1;
+    const int top = whole ? 0 : max(0, oh * SH - s.PH), end = (oh + s.PART_H - 1) * SH - s.PH + KH;
     const int rows = whole ? s.H : max(0, min(s.H, end) - top);
     const T *from = input + (int64_t)(first / s.M) * (s.H * s.W) + (int64_t)top * s.W;
     const T *zeros = (T *)((char *)shared + PART_ZEROS);
     if (threadIdx.x < PART_HEAD / 16)
         shared[threadIdx.x] = uint4{ 0, 0, 0, 0 };
-    const T *tile = copy_run<EVEN>((char *)shared + PART_HEAD, from, count * rows * s.W);
+    const T *tile = copy_run<SIDE>((char *)shared + PART_HEAD, from, count * rows * s.W);
     wait_for_copies();
 
-    const int across = s.W / EVEN, strips = s.PART_H / STRIP;
+    const int across = s.OW / SIDE, strips = s.PART_H / STRIP;
     for (int i = threadIdx.x; i < count * strips * across; i += (int)blockDim.x) {
         const int strip = i / across, n = strip / strips, plane = first + n, channel = plane % s.CM;
-        const int x = (i - strip * across) * EVEN, y = oh + (strip - n * strips) * STRIP,
-                  row = y - s.PH - top;
+        const int ow = (i - strip * across) * SIDE, y = oh + (strip - n * strips) * STRIP;
+        const int x = LEVEL ? ow : ow * SW - s.PW, row = y * SH - s.PH - top;
         const T *line = tile + (n * s.H + row) * s.W + x;
-        acc_t w[KH * KW], sum[STRIP][EVEN];
+        acc_t w[KH * KW], sum[STRIP][SIDE];
 #pragma unroll
         for (int k = 0; k < KH * KW; k++)
             w[k] = opd::load(weight + (int64_t)channel * (KH * KW) + (FLIP ? KH * KW - 1 - k : k));
         const acc_t start = bias ? opd::load(bias + channel) : acc_t(0);
 #pragma unroll
-        for (int k = 0; k < STRIP * EVEN; k++)
-            sum[k / EVEN][k % EVEN] = start;
+        for (int k = 0; k < STRIP * SIDE; k++)
+            sum[k / SIDE][k % SIDE] = start;
 #pragma unroll
-        for (int r = 0; r < STRIP + KH - 1; r++) {
-            const bool inside = (unsigned)(row + r) < (unsigned)rows;
-            acc_t v[EVEN + KW - 1];
-            load_beside<EVEN, KW / 2>(v, inside ? line + r * s.W : zeros, x, s.W);
-            each_reader<STRIP, KH, 1, 1>(r, [&](int j, int kh) {
+        for (int r = 0; r < (STRIP - 1) * SH + KH; r++) {
+            const T *from = (unsigned)(row + r) < (unsigned)rows ? line + r * s.W : zeros;
+            acc_t v[SIDE + KW - 1];
+            if constexpr (LEVEL)
+                load_beside<SIDE, KW / 2>(v, from, x, s.W);
+            else
+                load_row<1, KW, 1>(v, from, from, 0, x, 1, s.W, false);
+            each_reader<STRIP, KH, SH, 1>(r, [&](int j, int kh) {
 #pragma unroll
-                for (int k = 0; k < KW * EVEN; k++)
-                    sum[j][k % EVEN] += w[kh * KW + k / EVEN] * v[k % EVEN + k / EVEN];
+                for (int k = 0; k < KW * SIDE; k++)
+                    sum[j][k % SIDE] += w[kh * KW + k / SIDE] * v[k % SIDE + k / SIDE];
             });
         }
-        T *out = output + ((int64_t)plane * s.OH + y) * s.W + x;
+        T *out = output + ((int64_t)plane * s.OH + y) * s.OW + ow;
         const int left = min(s.OH, oh + s.PART_H) - y;
-        const bool aligned = opd::is_aligned(output, EVEN * sizeof(T));
+        const bool aligned = opd::is_aligned(output, SIDE * sizeof(T));
 #pragma unroll
         for (int j = 0; j < STRIP; j++) {
-            opd::vec<T, EVEN> block;
+            opd::vec<T, SIDE> block;
 #pragma unroll
-            for (int c = 0; c < EVEN; c++)
+            for (int c = 0; c < SIDE; c++)
                 opd::store(&block[c], sum[j][c]);
             if (j < left && aligned)
-                opd::store_vec(out + j * s.W, block);
+                opd::store_vec(out + j * s.OW, block);
 #pragma unroll
-            for (int c = 0; c < EVEN; c++)
+            for (int c = 0; c < SIDE; c++)
                 if (j < left && !aligned)
-                    out[j * s.W + c] = block[c];
+                    out[j * s.OW + c] = block[c];
         }
     }
 }
 
-template <class T, int KH, int KW, int STRIP, int EVEN>
-__global__ void __launch_bounds__(PART_THREADS<T, EVEN>,
-                                  PART_RESIDENT<KH * KW> / PART_THREADS<T, EVEN>)
+template <class T, int KH, int KW, int SH, int SW, int STRIP, int SIDE, bool LEVEL>
+__global__ void __launch_bounds__(PART_THREADS<T, SH * SW * SIDE>,
+                                  PART_RESIDENT<KH * KW> / PART_THREADS<T, SH * SW * SIDE>)
     depthwise_forward_planes(const T *__restrict__ input, const T *__restrict__ weight,
                              const T *__restrict__ bias, T *__restrict__ output, part_shape s)
 {
-    convolve_planes<T, KH, KW, STRIP, EVEN, false>(input, weight, bias, output, s);
+    convolve_planes<T, KH, KW, SH, SW, STRIP, SIDE, LEVEL, false>(input, weight, bias, output, s);
 }
 
-template <class T, int KH, int KW, int STRIP, int EVEN>
-__global__ void __launch_bounds__(PART_THREADS<T, EVEN>,
-                                  PART_RESIDENT<KH * KW> / PART_THREADS<T, EVEN>)
+// Of stride 1.
+template <class T, int KH, int KW, int STRIP, int SIDE, bool LEVEL>
+__global__ void __launch_bounds__(PART_THREADS<T, SIDE>,
+                                  PART_RESIDENT<KH * KW> / PART_THREADS<T, SIDE>)
     depthwise_grad_input_planes(const T *__restrict__ grad_output, const T *__restrict__ weight,
                                 T *__restrict__ grad_input, part_shape s)
 {
-    convolve_planes<T, KH, KW, STRIP, EVEN, true>(grad_output, weight, nullptr, grad_input, s);
+    convolve_planes<T, KH, KW, 1, 1, STRIP, SIDE, LEVEL, true>(grad_output, weight, nullptr,
+                                                               grad_input, s);
 }
 #endif

@@ -217,6 +217,8 @@ REFERENCES = {
             conv_case([1, 2, 57, 28], 1, (5, 5), padding=[6, 2]),
             conv_case([1, 2, 130, 304], 1, (3, 3), padding=1),
             conv_case([1, 1, 3, 9000], 1, (3, 3), padding=1),
+            conv_case([3, 5, 15, 14], 1, (5, 5), padding=2, stride=2),
+            conv_case([2, 3, 120, 60], 2, (3, 3), stride=[2, 1]),
             # Tiles of several images, of parts of one, and windows beyond 7 x 7.
             conv_case([9, 2, 28, 28], 1, (5, 5), padding=2),
             conv_case([20, 2, 7, 7], 1, (13, 13), padding=6),
