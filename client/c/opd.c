@@ -2,12 +2,14 @@
 
 #include "c/opd.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "c/client.h"
 #include "c/error.h"
 #include "c/sock.h"
@@ -117,6 +119,19 @@ bool opd_on_compile(struct opd_client *c, opd_compile_fn *compile, void *data,
     return !compile || hear(c, "compiling,compiled", err);
 }
 
+// Seconds: a daemon that was killed takes connections until its socket goes with it, after its
+// memory. They end unanswered.
+static const double ENDING = 1.0;
+
+// False, with *client NULL or one that is of no more use: err says why.
+static bool try_to_connect(const char *path, bool named, struct opd_client **client,
+                           struct opd_error *err)
+{
+    int fd = sock_connect(path, named, OPD_CONNECT_TIMEOUT, err);
+    *client = fd >= 0 ? opd_open_fd(fd, err) : NULL;
+    return *client && greet(*client, err);
+}
+
 struct opd_client *opd_connect(const char *path, struct opd_error *err)
 {
     char standard[4096];
@@ -126,12 +141,16 @@ struct opd_client *opd_connect(const char *path, struct opd_error *err)
         error_set(err, OPD_INVALID_ARGUMENT, "the default socket's path is too long");
         return NULL;
     }
-    int fd = sock_connect(path ? path : standard, named, OPD_CONNECT_TIMEOUT, err);
-    struct opd_client *c = fd >= 0 ? opd_open_fd(fd, err) : NULL;
-    if (c && greet(c, err))
-        return c;
-    opd_close(c);
-    return NULL;
+    uint64_t end = sock_deadline(ENDING);
+    struct opd_client *c;
+    while (!try_to_connect(path ? path : standard, named, &c, err)) {
+        bool again = c && c->broken.code == OPD_CONNECTION_LOST && clock_ns() < end;
+        opd_close(c);
+        if (!again)
+            return NULL;
+        poll(NULL, 0, 5);
+    }
+    return c;
 }
 
 void opd_close(struct opd_client *c)

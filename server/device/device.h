@@ -192,6 +192,7 @@ struct device {
     int n_writing;               // of those, that were left and may write still
     struct device_left left;     // what
     struct suballoc_block *held; // memory that was given up meanwhile, by `bin_next`
+    struct suballoc_block *held_staging; // the same of staging, where it is in `left`
     struct device_spare spare;
     struct device_queue queue;
     struct device_exit exit; // of the last executor
@@ -249,8 +250,9 @@ void device_drop_empty(struct device *d); // chunks that hold nothing are given 
 // Without a serial it gets one.
 void device_restore_region(struct device *d, uint32_t id, const struct device_region *r);
 
-// d->staging, made where there is none yet.
+// d->staging, made where there is none yet. What is taken there goes back by device_give_staging().
 struct staging *device_staging(struct device *d);
+void device_give_staging(struct device *d, struct suballoc_block *block);
 
 static inline bool device_is_staging(const struct device *d, uint32_t region)
 {

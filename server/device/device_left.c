@@ -15,18 +15,17 @@ struct collected {
 };
 
 // False: the memory may have a second mapping, so it may be anywhere. A piece of staging is one
-// command's.
+// request's, until that gives it back.
 static bool add_range(void *data, const struct dev_use *use)
 {
     const struct collected *c = data;
     const struct device *d = c->d;
     const struct left_range range = { *use->region, use->written, *use->offset,
                                       *use->offset + use->size };
-    if (device_is_staging(d, range.region))
-        return true;
     buf_append(c->ranges, &range, sizeof range);
-    return range.region < d->regions.n && !d->regions.list[range.region].host &&
-           !d->regions.list[range.region].ipc;
+    return device_is_staging(d, range.region) ||
+           (range.region < d->regions.n && !d->regions.list[range.region].host &&
+            !d->regions.list[range.region].ipc);
 }
 
 static bool add_command(const struct device *d, const struct command *c, struct buf *out)
@@ -66,7 +65,13 @@ bool device_left_meets(const struct device *d, const struct command *c)
     bool meets = d->left.all || !add_command(d, c, &ranges);
     const struct left_range *at = (const void *)ranges.bytes;
     for (size_t i = 0; i < ranges.size / sizeof *at && !meets; i++)
-        meets = at[i].written && is_left(&d->left, &at[i]);
+        meets = at[i].written && !device_is_staging(d, at[i].region) && is_left(&d->left, &at[i]);
     buf_finish(&ranges);
     return meets;
+}
+
+bool device_left_has_staged(const struct device *d, uint64_t offset, uint64_t size)
+{
+    const struct left_range piece = { d->staging.region, true, offset, offset + size };
+    return d->left.all || is_left(&d->left, &piece);
 }

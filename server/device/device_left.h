@@ -12,7 +12,7 @@ struct device;
 
 // Zeroed: nothing.
 struct device_left {
-    struct buf ranges; // struct left_range, of device memory
+    struct buf ranges; // struct left_range, of device memory and staging
     bool all;          // it may be anything
 };
 
@@ -21,3 +21,5 @@ void device_left_clear(struct device *d);
 
 // May a command change what was left there to be read or written?
 bool device_left_meets(const struct device *d, const struct command *c);
+// May a piece of staging be read or written there?
+bool device_left_has_staged(const struct device *d, uint64_t offset, uint64_t size);

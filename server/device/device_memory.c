@@ -451,6 +451,10 @@ void device_release_held(struct device *d)
         d->held = block->bin_next;
         release(&d->space, block);
     }
+    for (struct suballoc_block *block; (block = d->held_staging) != NULL;) {
+        d->held_staging = block->bin_next;
+        staging_give(&d->staging, block);
+    }
 }
 
 const struct space_ops device_space_ops = { .alloc = alloc, .release = release, .unmap = unmap };
@@ -470,4 +474,14 @@ struct staging *device_staging(struct device *d)
     }
     staging_open(&d->staging, d->all->turn, p, map_host(d, fd, STAGING_SIZE, NULL));
     return &d->staging;
+}
+
+void device_give_staging(struct device *d, struct suballoc_block *block)
+{
+    if (d->n_writing > 0 && device_left_has_staged(d, staging_offset(block), block->size)) {
+        block->bin_next = d->held_staging;
+        d->held_staging = block;
+        return;
+    }
+    staging_give(&d->staging, block);
 }

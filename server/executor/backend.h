@@ -122,7 +122,8 @@ struct backend_ops {
     void (*chunk_unmap)(struct backend *be, device_addr addr, uint64_t size);
 
     // optional. Tells the device of host memory that it will copy from and to (page-locks it).
-    void (*host_register)(struct backend *be, void *host, size_t size);
+    // False, which is logged: copies take longer, no more.
+    bool (*host_register)(struct backend *be, void *host, size_t size);
     void (*host_unregister)(struct backend *be, void *host);
 
     // optional. Maps memory that another process of this device has made and shares by a handle;
@@ -159,8 +160,8 @@ struct backend_ops {
     bool (*fill)(struct backend *be, device_addr dst, uint8_t byte, size_t size,
                  struct opd_err *err);
     // optional where there are no graphs. 8 bytes into the next of `n` places, a power of two, of
-    // memory that host_register() has had: in turn from the first, also by each launch of a graph
-    // that it is in.
+    // memory that host_register() was true of: in turn from the first, also by each launch of a
+    // graph that it is in.
     bool (*report)(struct backend *be, uint64_t *places, uint32_t n, device_addr src,
                    struct opd_err *err);
 

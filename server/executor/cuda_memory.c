@@ -2,6 +2,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "executor/cuda_memory.h"
 
 static struct drv_location location_of(const struct cuda_backend *b)
@@ -79,10 +80,17 @@ void cuda_chunk_unmap(struct backend *be, device_addr addr, uint64_t size)
     b->cu->cuMemAddressFree(addr, size);
 }
 
-void cuda_host_register(struct backend *be, void *host, size_t size)
+bool cuda_host_register(struct backend *be, void *host, size_t size)
 {
-    // Where it fails copies are slower, no more.
-    cuda_of(be)->cu->cuMemHostRegister(host, size, DRV_HOST_PORTABLE | DRV_HOST_DEVICE_MAP);
+    const struct cuda_driver *cu = cuda_of(be)->cu;
+    struct opd_err own = { 0 }, *err = &own;
+    bool ok = CU_OK(cuMemHostRegister(host, size, DRV_HOST_PORTABLE | DRV_HOST_DEVICE_MAP));
+    if (!ok && err->code != OPD_E_kernel_fault)
+        log_warn("%zu KiB of host memory are not page-locked, copies from and to them take longer: "
+                 "%s; is there a limit (ulimit -l)?",
+                 size >> 10, err->msg);
+    opd_err_clear(err);
+    return ok;
 }
 
 void cuda_host_unregister(struct backend *be, void *host)

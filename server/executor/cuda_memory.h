@@ -34,7 +34,7 @@ bool cuda_chunk_new(struct backend *be, uint64_t size, int *out_fd, struct opd_e
 bool cuda_chunk_map(struct backend *be, int fd, uint64_t size, device_addr *out,
                     struct opd_err *err);
 void cuda_chunk_unmap(struct backend *be, device_addr addr, uint64_t size);
-void cuda_host_register(struct backend *be, void *host, size_t size);
+bool cuda_host_register(struct backend *be, void *host, size_t size);
 void cuda_host_unregister(struct backend *be, void *host);
 bool cuda_ipc_open(struct backend *be, const uint8_t handle[BACKEND_IPC_HANDLE], uint64_t size,
                    device_addr *out, struct opd_err *err);

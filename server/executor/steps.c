@@ -111,8 +111,7 @@ static bool make_places(struct steps *s, struct opd_err *err)
     void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return opd_err_errno(err, OPD_E_out_of_memory, "memory for reports of kernels");
-    if (s->ops->host_register)
-        s->ops->host_register(s->be, p, size);
+    s->locks_reports = s->ops->host_register && s->ops->host_register(s->be, p, size);
     s->reports = p;
     return true;
 }
@@ -139,9 +138,11 @@ static bool give_report(struct steps *s, const struct dev_report *r, struct opd_
     device_addr src;
     if (!regions_resolve(&s->regions, r->src, sizeof *place, &src, err))
         return false;
-    return s->ops->report
-               ? s->ops->report(s->be, s->reports, N_REPORTS, src, err)
-               : s->ops->copy(s->be, (device_addr)(uintptr_t)place, src, sizeof *place, err);
+    if (s->locks_reports && s->ops->report)
+        return s->ops->report(s->be, s->reports, N_REPORTS, src, err);
+    if (s->records) // the place would be the same each time
+        return opd_err_set(err, OPD_E_unavailable, "memory for reports is not page-locked");
+    return s->ops->copy(s->be, (device_addr)(uintptr_t)place, src, sizeof *place, err);
 }
 
 // Puts what kernels have reported into memory of the host, in stream order. In a graph it takes a
@@ -391,7 +392,7 @@ void steps_finish(struct steps *s, bool failed)
     programs_finish(&s->programs);
     if (!failed)
         regions_finish(&s->regions);
-    if (s->reports && s->ops->host_unregister)
+    if (s->locks_reports)
         s->ops->host_unregister(s->be, s->reports);
     if (s->reports)
         munmap(s->reports, N_REPORTS * sizeof *s->reports);

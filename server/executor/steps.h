@@ -30,6 +30,7 @@ struct steps {
     struct buf args, tensors; // of a launch
     device_addr workspace;    // of a product, that goes into a graph; else 0
     uint64_t *reports;        // host memory, a ring of them, given out in turn
+    bool locks_reports;       // the device has been told of it, and may write to it by itself
     size_t n_reports;         // given out, ever
     size_t n_reported;        // of these, ever: told of, so that their places are free
     // The command that is being run: how many steps have begun, and its reports.

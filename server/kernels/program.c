@@ -107,6 +107,11 @@ static void unloaded_done(struct command *c, const struct opd_err *err)
     while (*at != p)
         at = &(*at)->next_leaving;
     *at = p->next_leaving;
+    if (p->n_loads > 0) { // by an executor that is ending: loaded_done() sees to it
+        p->leaving = false;
+        p->state = PROGRAM_NEW;
+        return;
+    }
     give_id(p->device, p->id);
     free_program(p);
 }
@@ -184,10 +189,10 @@ static void set_failed(struct program *p, const struct opd_err *err)
 
 static void loaded_done(struct command *c, const struct opd_err *err);
 
-// The command that loads it. NULL where it has no image, or one is under way.
+// The command that loads it. NULL where there is nothing to load.
 static struct command *load_command(struct program *p)
 {
-    if (p->image_fd < 0 || p->state == PROGRAM_FAILED || p->n_loads > 0)
+    if (p->image_fd < 0 || p->state == PROGRAM_FAILED)
         return NULL;
     p->n_loads++;
     struct command *c = command_new(DEV_LOAD, p->id, (uint64_t)p->n_params);
@@ -204,7 +209,8 @@ static struct command *load_command(struct program *p)
     return c;
 }
 
-// The spare loads what the one that serves has loaded.
+// The spare loads what the one that serves has loaded for the first time; from then on each loads
+// it when it starts.
 static void follow(struct program *p)
 {
     struct device_link *spare = device_ready_spare(p->device);
@@ -234,8 +240,10 @@ static void loaded_done(struct command *c, const struct opd_err *err)
     if (p->leaving) {
         // loaded once more, for what goes before its end
     } else if (!p->version && err->code && p->state != PROGRAM_READY) {
-        give_id(d, p->id);
-        free_program(p);
+        if (p->n_loads == 0) {
+            give_id(d, p->id);
+            free_program(p);
+        }
     } else if (!p->version) {
         unload(p);
     } else if (err->code && guilty) {
@@ -244,19 +252,22 @@ static void loaded_done(struct command *c, const struct opd_err *err)
         set_failed(p, err); // a spare that could not load it has gone
     } else if (err->code && p->state == PROGRAM_LOADING) {
         load_by_next(p);
-    } else {
+    } else if (!c->aside) {
+        bool first = p->state != PROGRAM_READY;
         p->state = PROGRAM_READY;
-        if (!c->aside)
+        if (first)
             follow(p);
     }
     turn_retry(d->all->turn);
 }
 
-// A spare gets what has been loaded. Of what is not, the executor that serves is told first.
+// A spare gets what has been loaded. Of what is not, the executor that serves is told first, by
+// what waits for it where that is under way. What is under way of what has been loaded is for
+// another process: a spare that is not promoted, or one that ends.
 static void restore(struct program *p, struct device_link *link)
 {
-    bool serves = link == p->device->link;
-    struct command *c = serves || p->state == PROGRAM_READY ? load_command(p) : NULL;
+    bool waits = link == p->device->link && p->n_loads == 0;
+    struct command *c = waits || p->state == PROGRAM_READY ? load_command(p) : NULL;
     if (c)
         device_prepare(link, c);
 }

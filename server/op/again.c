@@ -6,18 +6,20 @@
 // `again BACK : H, OH = OH, H`: what BACK.ROWS is, or ROWS behind `as BACK`. No value is kept for
 // it: its tree is the let's, with other trees in it for what it reads.
 
-// The node with what stands for names in it, itself where there is nothing; adds its terms.
+// The node with what stands for names in it, itself where there is nothing; adds its terms, which
+// are as good as any other where they are too many: whoever uses it fails.
 static const struct node *replace(const struct again *a, const struct node *n, unsigned *terms)
 {
     if (n->kind == NODE_SLOT && a->of[n->a].node) {
         *terms += a->of[n->a].terms;
+        *terms = *terms > AGAIN_MAX_TERMS ? AGAIN_MAX_TERMS + 1 : *terms;
         return a->of[n->a].node;
     }
     const struct node *args[NODE_MAX_ARGS];
     bool same = true;
     ++*terms;
     for (int i = 0; i < n->n_args; i++) {
-        args[i] = *terms > AGAIN_MAX_TERMS ? n->args[i] : replace(a, n->args[i], terms);
+        args[i] = replace(a, n->args[i], terms);
         same = same && args[i] == n->args[i];
     }
     if (same)

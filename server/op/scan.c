@@ -65,13 +65,22 @@ static bool is_directive(const char *p, const char *end, const char *word)
     return (size_t)(end - p) >= n && memcmp(p, word, n) == 0;
 }
 
+// Whether nothing but comments comes up to the end of the line.
+static bool is_line_over(const char *p, const char *end)
+{
+    p = skip_blanks(p, end);
+    while (end - p > 1 && p[0] == '/' && (p[1] == '/' || p[1] == '*'))
+        p = skip_blanks(skip_comment((char *)p, end), end);
+    return p == end || *p == '\n' || *p == '\r';
+}
+
+// A condition that only begins so, `0 || A`, may be true.
 static bool is_if_zero(const char *p, const char *end)
 {
     if (!is_directive(p, end, "if"))
         return false;
     const char *value = skip_blanks(skip_blanks(p + 1, end) + 2, end);
-    return value < end && *value == '0' && value[-1] != 'f' &&
-           (value + 1 == end || isspace((unsigned char)value[1]));
+    return value < end && *value == '0' && value[-1] != 'f' && is_line_over(value + 1, end);
 }
 
 // From an `#if 0` to the `#else`, `#elif` or `#endif` that ends what nobody compiles.

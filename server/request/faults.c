@@ -102,7 +102,7 @@ static void finish(struct keeping *k)
     opd_err_clear(&err);
     buf_finish(&file);
     if (k->staged)
-        staging_give(&k->device->staging, k->staged);
+        device_give_staging(k->device, k->staged);
     bound_plan_unref(k->bound);
     buf_finish(&k->read);
     free(k->whole);

@@ -121,18 +121,25 @@ void lane_rest(struct broker *b, const struct device *d)
     }
 }
 
-static bool touches(const struct graph_launch *launch, const struct storage *s)
+static bool are_private(const struct graph_pieces *pieces)
 {
-    uint64_t key = (uint64_t)(uintptr_t)s;
-    return map_get(&launch->reads.of, key) || map_get(&launch->writes.of, key);
+    for (size_t i = 0; i < pieces->n; i++)
+        if (pieces->list[i].storage->shared || pieces->list[i].storage->import)
+            return false;
+    return true;
 }
 
-bool lane_leave_shared(struct broker *b, const struct storage *s)
+bool lane_is_private(const struct graph_launch *launch)
+{
+    return are_private(&launch->reads) && are_private(&launch->writes);
+}
+
+bool lane_leave_shared(struct broker *b, const struct device *d)
 {
     bool none = true;
     for (uint32_t i = 0; b->lanes && i < LANE_ARMS; i++) {
-        struct lane_arm *arm = lanes_of(s->space->device)->arms[i];
-        if (!arm || !touches(arm->launch, s))
+        struct lane_arm *arm = lanes_of(d)->arms[i];
+        if (!arm || lane_is_private(arm->launch))
             continue;
         disarm(arm);
         none = false;

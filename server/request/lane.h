@@ -95,9 +95,12 @@ void lane_disarm_all(void *broker);
 void lane_disarm_graph(struct graph *g);
 void lane_leave_graph(struct graph *g); // it ends
 void lane_rest(struct broker *b, const struct device *d); // that has nothing to do
-// Others come to know of that memory: whatever touches it. False: to be asked again, since some of
-// it may be begun and not told.
-bool lane_leave_shared(struct broker *b, const struct storage *s);
+// All memory that a launch touches is its client's alone; what others may attach to by a name is,
+// until they do.
+bool lane_is_private(const struct graph_launch *launch);
+// Others have come to know of memory of that device: whatever touches it. False: to be asked again,
+// since some of it may be begun and not told.
+bool lane_leave_shared(struct broker *b, const struct device *d);
 
 // --- request_lane.c
 

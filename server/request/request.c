@@ -266,7 +266,7 @@ void request_finish(struct request *req, const struct opd_err *device_err)
 void request_discard(struct request *req)
 {
     if (req->staged)
-        staging_give(&req->device->staging, req->staged);
+        device_give_staging(req->device, req->staged);
     req->staged = NULL;
     req->conn->reply_size -= req->reply_size;
     req->reply_size = 0;

@@ -129,9 +129,10 @@ enum request_status request_graph_attach(struct request *req, const value *param
     if (!g || g->capturing)
         return REQUEST_FAIL(err, OPD_E_not_found, "there is no graph named '%s'%s", name,
                             g ? " yet: it is being captured" : "");
-    map_put(&req->conn->graphs, (uint64_t)value_int(value_at(params, 0)), graph_ref(g));
     share_memory(g);
-    lane_disarm_all(req->broker); // what other graphs use of that
+    if (!lane_leave_shared(req->broker, g->device)) // what other graphs use of that
+        return REQUEST_WAIT;
+    map_put(&req->conn->graphs, (uint64_t)value_int(value_at(params, 0)), graph_ref(g));
     size_t map = pack_map_begin(&req->reply);
     pack_key_str(&req->reply, "device", g->device->name);
     pack_map_end(&req->reply, map);

@@ -83,15 +83,6 @@ enum request_status request_lane_wait(struct request *req, const value *params, 
 
 // --- arming
 
-// Of this connection alone; and what others may attach to by a name is, until they do.
-static bool is_private(const struct graph_pieces *pieces)
-{
-    for (size_t i = 0; i < pieces->n; i++)
-        if (pieces->list[i].storage->shared || pieces->list[i].storage->import)
-            return false;
-    return true;
-}
-
 static bool may_arm(const struct request *req, const struct graph *g)
 {
     const struct broker *b = req->broker;
@@ -102,7 +93,7 @@ static bool may_arm(const struct request *req, const struct graph *g)
            !launch->by_call && !b->options.debug &&
            b->clients.n_tracers == 0 && !g->device->restart.wanted &&
            g->device->state == DEVICE_READY &&
-           g->device->n_writing == 0 && is_private(&launch->reads) && is_private(&launch->writes);
+           g->device->n_writing == 0 && lane_is_private(launch);
 }
 
 static void send_arm(const struct lane_arm *arm, uint32_t flags)

@@ -318,7 +318,7 @@ enum request_status request_tensor_attach(struct request *req, const value *para
         return REQUEST_ERROR;
     struct storage *s = t->storage;
     s->shared = s->shared || s->holder != req->conn->holder;
-    if (s->shared && !lane_leave_shared(req->broker, s))
+    if (s->shared && !lane_leave_shared(req->broker, s->space->device))
         return REQUEST_WAIT;
     request_make(req, (uint64_t)id, tensor_ref(t));
     tensor_pack(&req->reply, (uint64_t)id, t);

@@ -29,6 +29,7 @@ OPERATORS = {
     "absent": ("", "y[i] = bias[i];"),
     "chosen": ("", f"y[i] = x[i] == 5.0f ? x[i + {FAR}] : x[i];"),
     "deadlock": ("", "float f = x[i + by]; while (*(volatile float *)y != 77.0f) {} y[i] = f;"),
+    "waits": ("", "if (i < 64) y[i] = x[i + by]; else while (*(volatile float *)y != 77.0f) {}"),
     # Compilers choose between two addresses, and load once, where they may.
     "hidden": ("", 'float f = x[i]; if (by) asm volatile("ld.global.f32 %0, [%1];" : "=f"(f) : "l"(by)); y[i] = f;'),
     "askew": ("", "y[i] = x[i]; *(volatile float *)((char *)x + 4 * i + 1) = 1;"),
@@ -189,6 +190,29 @@ def test_a_fault_while_another_runs_again(start_daemon, kernels):
                     raw.wait(number)
         assert restarts(client) == 4
         np.testing.assert_array_equal(client.ops.good(x).numpy(), np.arange(1, 1025, dtype="float32"))
+
+
+def test_what_was_loaded_meanwhile(start_daemon, kernels):
+    """While a process runs again what does not end, it has not loaded yet what came since: whichever serves next has."""
+    daemon = start_daemon("--kernels", kernels)
+    with daemon.connect() as client:
+        x = client.tensor(np.arange(1024, dtype="float32"))
+        client.ops.wild(x).numpy()
+        fault(client.ops.waits, x, by=FAR)  # its checked build is there from now on
+        with Raw(daemon.socket) as one, Raw(daemon.socket) as other:
+            for raw in (one, other):
+                raw.make(1, "float32", [1024])
+            begun = restarts(client)
+            hangs = one.request("forward", "waits", [1], {"by": FAR}, [2])
+            assert eventually(lambda: restarts(client) == begun + 1)
+            assert eventually(lambda: client.status()["devices"][0]["spare"] == "ready")
+            client.ops.good(x).numpy()
+            wild = other.request("forward", "wild", [1], {"by": FAR}, [2])
+            assert eventually(lambda: restarts(client) == begun + 2)
+            np.testing.assert_array_equal(client.ops.good(x).numpy(), np.arange(1, 1025, dtype="float32"))
+            for raw, number in ((one, hangs), (other, wild)):
+                with pytest.raises(RpcError, match="run again with checks: |" + HINT):
+                    raw.wait(number)
 
 
 def test_what_it_changed_in_place(client, x):

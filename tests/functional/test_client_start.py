@@ -103,22 +103,30 @@ def test_a_socket_left_by_a_killed_daemon(place):
         assert client.info["pid"] != family[0][0]
 
 
-def test_a_daemon_that_was_about_to_end(place):
-    """It still takes the connection, and says nothing."""
+@pytest.mark.parametrize("start", [True, False])
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_daemon_that_was_about_to_end(place, times, start):
+    """It still takes connections, and says nothing."""
     place.parent.mkdir(mode=0o700)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(place))
     listener.listen()
 
     def end():
-        with listener.accept()[0]:
-            place.unlink()
-            listener.close()
+        for left in range(times, 0, -1):
+            with listener.accept()[0]:
+                if left == 1:
+                    place.unlink()
+                    listener.close()
 
     thread = threading.Thread(target=end, daemon=True)
     thread.start()
-    with opd.connect(str(place)) as client:
-        assert client.ops
+    if start:
+        with opd.connect(str(place)) as client:
+            assert client.ops
+    else:
+        with pytest.raises(opd.ConnectionLost, match=f"no daemon serves at {place}"):
+            opd.connect(str(place), start=False)
     thread.join()
 
 

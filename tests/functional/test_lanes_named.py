@@ -12,7 +12,7 @@ import pytest
 from conftest import eventually
 from operators import ADD, COUNT, PICK, both_by, double_by, put_kernels
 from raw import Raw, RpcError, await_kernel, count_fds, find_roles
-from raw_lane import DONE, IDLE, REFUSAL, CallLane, Lane, fours
+from raw_lane import DONE, IDLE, REFUSAL, CallLane, Lane, capture, fours
 from test_keeper import keeper_of, kill
 from upgrades import upgrade
 
@@ -177,6 +177,24 @@ def test_who_attaches_waits_for_what_was_begun(served, lane):
             assert end is None or end is REFUSAL or "code" not in end
             assert read(other, 7) == (7.0,) * 4
         assert lane.read(400 + i)[0] == (1 if end is REFUSAL else n)
+
+
+def test_who_attaches_to_a_graph_waits_for_what_was_begun(served, lane):
+    """By another graph or call, on memory that this one writes."""
+    lane.make(10, "float32", [4], fours(1))
+    capture(lane, 30, ("add_to", [10, 10], []), name="doubles")
+    lane.record(20, "count", [10], [400])
+    assert lane.arm(20) and lane.run() is None
+    lane.call("tensor_write", 10, 0, fours(4e6))
+    sent = lane.enter()
+    await_kernel(find_roles(served.pid, "executor")[0])
+    with Raw(served.socket) as other:
+        other.call("graph_attach", 7, "doubles")
+        assert lane.get(0) == DONE
+        assert lane.end(sent) is None and lane.run() is REFUSAL and not lane.arm(20)
+        other.call("replay", 7)
+        lane.again(20)
+        assert lane.read(400) == (8e6,) * 4
 
 
 def test_a_client_that_goes_amid_an_entry(served, lane):

@@ -133,8 +133,13 @@ def test_one_that_dies_while_it_starts(daemon):
                     except ProcessLookupError:
                         pass
 
-        killed = {*find_roles(daemon.pid, "executor"), *find_roles(daemon.pid, "spare")}
-        spared = list_children(daemon.pid) - killed
+        def find_spared():
+            """Without a spare that is being started, whose role cannot be seen yet."""
+            spared = list_children(daemon.pid)
+            spared -= {*find_roles(daemon.pid, "executor"), *find_roles(daemon.pid, "spare")}
+            return client.status()["devices"][0]["spare"] != "starting" and [spared]
+
+        (spared,) = eventually(find_spared)
         with beside(kill):
             assert eventually(lambda: client.status()["devices"][0]["restarts"] > 0)
             with contextlib.suppress(opd.Unavailable, opd.KernelFault):  # no OutOfMemory between two

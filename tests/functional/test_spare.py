@@ -15,8 +15,9 @@ import pytest
 import opd
 from conftest import DEVICE, PROGRAM
 from operators import FAILS, double_by, put_kernels
-from raw import Raw, RpcError, count_fds, eventually, find_family, find_roles
+from raw import Raw, RpcError, await_kernel, count_fds, eventually, find_family, find_roles
 
+on_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="a CPU's executor has begun one command at most")
 on_cpu = pytest.mark.skipif(DEVICE != "cpu", reason="of a GPU's executor the maps say nothing")
 
 def device_of(client):
@@ -279,3 +280,26 @@ def test_what_the_dead_one_may_write_is_left_to_it(house):
             with pytest.raises(TimeoutError):
                 good.wait(there, 0.5)
         good.wait(there)
+
+
+@on_gpu
+def test_what_the_dead_one_has_staged_is_left_to_it(house):
+    """A copy behind what hung is made by the next one too: where it went is nobody else's until the other is gone."""
+    size = 40 << 20  # most of what there is for copies
+    with Raw(house.socket) as bad, Raw(house.socket) as good:
+        bad.make(1, "float32", [4])
+        good.make(1, "float32", [size // 4])
+        (dead,) = find_roles(house.pid, "executor")
+        await_spare(house)
+        with held_at_its_end(dead):
+            hangs = bad.request("forward", "fails", [1], {"how": "hang"}, [2], {"deadline": 2})
+            await_kernel(dead)
+            first = good.request("tensor_read", 1, 0)
+            with pytest.raises(RpcError, match="deadline"):
+                bad.wait(hangs)
+            assert good.wait(first) == bytes(size)
+            assert good.call("tensor_read", 1, 0, 4096) == bytes(4096)
+            second = good.request("tensor_read", 1, 0)
+            with pytest.raises(TimeoutError):
+                good.wait(second, 0.5)
+        assert good.wait(second) == bytes(size)

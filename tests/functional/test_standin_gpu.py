@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from operators import PICK, put_kernels
 from raw import find_roles
 
 import opd
@@ -231,6 +232,27 @@ def test_a_spare_that_takes_too_much_is_none(start_daemon, monkeypatch):
         assert eventually(lambda: "its spare takes 700 MiB" in daemon.read_log())
         assert eventually(lambda: client.status()["devices"][0]["spare"] == "none")
         assert client.ops.relu(x).numpy().tolist() == [0] * 4
+
+
+def test_where_no_pages_can_be_locked(start_daemon, tmp_path, monkeypatch):
+    """Copies take longer, also those of what kernels report: calls go on, replays one by one."""
+    use_driver(monkeypatch)
+    monkeypatch.setenv("OPD_STANDIN_LOCKS_NONE", "1")
+    daemon = start_daemon("--kernels", put_kernels(tmp_path / "kernels", pick=PICK), device="cuda:0")
+    with daemon.connect() as client:
+        table = client.tensor(np.arange(15, dtype="float32").reshape(5, 3))
+        rows = client.tensor(np.array([4, 0]))
+        with client.capture() as graph:
+            kept = [client.ops.pick(table, rows) for _ in range(4)]
+        for n in range(1, 4):
+            rows.write(np.array([n, 0]))
+            graph.replay()
+            assert all(y.numpy()[0, 0] == 3 * n for y in kept)
+            rows.write(np.where(np.arange(2) == n % 2, 8, 1))
+            for call in (lambda: client.ops.pick(table, rows).numpy(), graph.replay):
+                with pytest.raises(opd.InvalidArgument, match=f"row {n % 2} of rows is not below 5"):
+                    call()
+    assert "of host memory are not page-locked" in daemon.read_log()
 
 
 SINKS = """

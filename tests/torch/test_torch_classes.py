@@ -110,6 +110,21 @@ class Refusing(torch.Tensor):
         return NotImplemented
 
 
+class Breaking(Refusing):
+    """Of one that takes all, and has a mistake."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return func(*args, 1 + "1")
+
+
+def test_the_error_of_a_class_is_its_own(ops, draw):
+    x = draw(3, 4)
+    for call in (lambda: ops.gelu(Breaking(x)), lambda: ops.scales([Breaking(x.float())], torch.tensor(1.0))):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            call()
+
+
 def test_classes_of_tensors(ops, draw):
     x = draw(3, 4)
     for _ in range(3):

@@ -176,6 +176,26 @@ def test_a_draft(ops, device):
         same(model.module()(x, w), expected)
 
 
+class DraftedConstants(torch.nn.Module):
+    def __init__(self, device):
+        super().__init__()
+        self.quarters = torch.full((4,), 0.25, device=device)
+
+    def forward(self, x):
+        ys = opd.torch.ops.shifts([self.quarters, x])
+        (zs,) = opd.torch.ops.shifts([self.quarters], a=1.0)
+        return x[: int(ys[0].sum().item())], x[: int(zs.sum().item())]
+
+
+def test_a_draft_of_constants(ops, device):
+    """In lists with and without tensors of the caller's."""
+    x = torch.ones(4, device=device)
+    model = DraftedConstants(device)
+    expected = model(x)
+    assert [len(y) for y in expected] == [2, 1]
+    same(torch.export.draft_export(model, (x,)).module()(x), expected)
+
+
 def test_opcheck(ops, device):
     torch.library.opcheck(ops.glus.overload, draw_glus(device))
     ys, xs = draw(device, 2), draw(device, 2)

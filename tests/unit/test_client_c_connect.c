@@ -38,31 +38,39 @@ struct greeter {
     int listener;
     const char *bytes;
     size_t size;
+    int n_before; // connections that end unanswered
 };
 
 static void *answer_greeting(void *data)
 {
     struct greeter *g = data;
     char request[256];
+    for (; g->n_before > 0; g->n_before--)
+        close(accept(g->listener, NULL, NULL));
     int fd = accept(g->listener, NULL, NULL);
+    shutdown(g->listener, SHUT_RDWR);
+    if (fd < 0)
+        return NULL; // nobody came
     assert_true(read(fd, request, sizeof request) > 0);
     assert_int_equal(write(fd, g->bytes, g->size), (ssize_t)g->size);
     close(fd);
     return NULL;
 }
 
-static struct opd_client *connect_to(const char *greeting, size_t size, struct opd_error *err)
+static struct opd_client *connect_to(const char *greeting, size_t size, int n_before,
+                                     struct opd_error *err)
 {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
     char folder[] = "/tmp/opd-test-XXXXXX";
     assert_non_null(mkdtemp(folder));
     snprintf(address.sun_path, sizeof address.sun_path, "%s/s", folder);
-    struct greeter g = { socket(AF_UNIX, SOCK_STREAM, 0), greeting, size };
+    struct greeter g = { socket(AF_UNIX, SOCK_STREAM, 0), greeting, size, n_before };
     assert_int_equal(bind(g.listener, (struct sockaddr *)&address, sizeof address), 0);
     assert_int_equal(listen(g.listener, 1), 0);
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, answer_greeting, &g), 0);
     struct opd_client *client = opd_connect(address.sun_path, err);
+    shutdown(g.listener, SHUT_RDWR);
     pthread_join(thread, NULL);
     close(g.listener);
     unlink(address.sun_path);
@@ -70,7 +78,7 @@ static struct opd_client *connect_to(const char *greeting, size_t size, struct o
     return client;
 }
 
-#define CONNECT_TO(text, err) connect_to(text, sizeof(text) - 1, err)
+#define CONNECT_TO(text, err) connect_to(text, sizeof(text) - 1, 0, err)
 
 static void test_greeting(void **state)
 {
@@ -90,6 +98,21 @@ static void test_greeting(void **state)
     assert_int_equal(err.code, OPD_MALFORMED_MESSAGE);
     assert_null(CONNECT_TO("\x94\x01", &err));
     assert_int_equal(err.code, OPD_CONNECTION_LOST);
+    opd_error_clear(&err);
+}
+
+// Its socket takes connections a bit longer, which end unanswered.
+static void test_a_daemon_that_was_killed(void **state)
+{
+    (void)state;
+    struct opd_error err = { 0 };
+    assert_null(connect_to("", 0, 3, &err));
+    assert_int_equal(err.code, OPD_CONNECTION_LOST);
+    assert_non_null(strstr(err.message, "no daemon at /tmp/opd-test-"));
+    static const char greeting[] = "\x94\x01\x01\xc0\x81\xa8protocol\x01";
+    struct opd_client *client = connect_to(greeting, sizeof greeting - 1, 3, &err); // the next one
+    assert_non_null(client);
+    opd_close(client);
     opd_error_clear(&err);
 }
 
@@ -145,6 +168,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_daemon),
         cmocka_unit_test(test_greeting),
+        cmocka_unit_test(test_a_daemon_that_was_killed),
         cmocka_unit_test(test_default_socket),
         cmocka_unit_test(test_codes_are_those_of_the_table),
     };

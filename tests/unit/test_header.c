@@ -290,6 +290,16 @@ static void test_again(void **state)
     strcat(text, "\n//! again B : N = C\n//! let A = B.L9\n//! let D = B.L15");
     refuse_top(text, "t.cu:25: with all that 'L15' is made of, the expression has more than 4096 "
                      "steps");
+    // What is replaced behind more of them than there may be counts, too.
+    *strstr(text, "\n//! let A") = '\0';
+    strcat(text, "\n//! let K = 3\n//! let X = B.L9 + B.L9 + 1 + 1 + K\n//! again E : K = 7");
+    size_t top = strlen(text);
+    strcat(text, "\n//! let Y = E.X");
+    refuse_top(text, "t.cu:27: with all that 'X' is made of, the expression has more than 4096 "
+                     "steps");
+    text[top] = '\0';
+    strcat(text, "\n//! again F : L0 = 7\n//! let Y = F.X + F.K\n//! let Q"); // the same there
+    refuse_top(text, "t.cu:29: expected '=', got the end of the line");
 }
 
 static void test_lets_and_requires(void **state)

@@ -115,6 +115,19 @@ static void test_what_ends_early_is_not_known(void **state)
     assert_false(copy_meets(at(OWN, 8192), at(STAGING, 0)));
 }
 
+static void test_what_it_has_staged(void **state)
+{
+    (void)state;
+    assert_false(device_left_has_staged(&device, 0, 64));
+    leave_launch(at(OWN, 1024), at(OTHER, 2048)); // and a copy to what is staged at 0
+    assert_true(device_left_has_staged(&device, 0, 64));
+    assert_true(device_left_has_staged(&device, 63, 1));
+    assert_false(device_left_has_staged(&device, 64, 64));
+    assert_false(copy_meets(at(STAGING, 0), at(OTHER, 8192))); // who has it goes on with it
+    leave_launch(at(SHARED, 0), at(OTHER, 2048));
+    assert_true(device_left_has_staged(&device, 64, 64));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -122,6 +135,7 @@ int main(void)
         cmocka_unit_test_teardown(test_all_else_may_be, clear),
         cmocka_unit_test_teardown(test_memory_with_a_second_mapping, clear),
         cmocka_unit_test_teardown(test_what_ends_early_is_not_known, clear),
+        cmocka_unit_test_teardown(test_what_it_has_staged, clear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -399,6 +399,20 @@ static void test_if_zero(void **state)
            "(or add \"bind q = ...\")");
     op_unref(parse_text(TOP "//! kernel k\n#if 0\n it's /*\n#endif\n*/ #if 0\n # ifdef A\n #endif\n"
                             "#elif B\n__global__ void k(float *y) {}\n#endif"));
+    static const char *const begun[] = { "0 || 1", "0 == 0", "0/2", "0\\\n || 1", "0 /*\n*/ || 1" };
+    for (size_t i = 0; i < sizeof begun / sizeof *begun; i++) {
+        char *text = mem_printf(TOP "//! kernel k\n#if %s\n__global__ void k(float *y) {}\n#endif",
+                                begun[i]);
+        op_unref(parse_text(text));
+        free(text);
+    }
+    static const char *const zero[] = { "0\r", "0/**/", "0 /* a\n */ /**/ // b", "0 // a \\\n b" };
+    for (size_t i = 0; i < sizeof zero / sizeof *zero; i++) {
+        char *kernel = mem_printf("#if %s\n__global__ void k(float *y) {}\n#endif", zero[i]);
+        refuse("//! kernel k", kernel,
+               "t.cu:7: no kernel 'k' in this file, expected '__global__ void k(...)'");
+        free(kernel);
+    }
     op_unref(parse_text(TOP "//! kernel k\n#if 01\n#if0\n#if 0x1\n"
                             "__global__ void k(float *y) {}\n"));
 }

@@ -10,6 +10,7 @@ import math
 import os
 import struct
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
@@ -28,6 +29,7 @@ from .errors import ConnectionLost, ProtocolError
 if TYPE_CHECKING:
     import numpy as np
 
+_ENDING = 1.0  # seconds that the socket of a daemon that was killed may outlive it
 _COMPILING = 600.0  # seconds of silence, beyond the timeout, while the daemon may compile
 _IDS = 64  # made at a time
 _LEAST = [[bytes([i]) for i in range(end - 1, end - 1 - _IDS, -1)] for end in (64, 128, 192, 256)]
@@ -216,9 +218,24 @@ def connect_link(socket: Optional[str], start: bool, timeout: Optional[float]) -
 
 
 def _open(
-    path: str, named: bool, start: bool, timeout: Optional[float], again: bool = True
+    path: str, named: bool, start: bool, timeout: Optional[float]
 ) -> tuple[LaneConnection, dict[str, Any]]:
-    """A connection, and what the daemon says to hello."""
+    """A connection, and what the daemon says to hello.
+
+    One that was killed takes connections until its socket goes with it, after its memory: those end unanswered.
+    """
+    end = time.monotonic() + _ENDING
+    while True:
+        opened = _try_to_open(path, named, start, timeout, time.monotonic() >= end)
+        if opened:
+            return opened
+        time.sleep(0.005)
+
+
+def _try_to_open(
+    path: str, named: bool, start: bool, timeout: Optional[float], last: bool
+) -> Optional[tuple[LaneConnection, dict[str, Any]]]:
+    """None: the daemon has ended meanwhile, and it is not the last time."""
     sock, started = _start.connect_socket(path, named, start, 60.0 if timeout is None else timeout)
     conn = LaneConnection(sock, path, timeout)
     try:
@@ -231,9 +248,11 @@ def _open(
             )
     except BaseException as e:
         conn.close()
-        if start and isinstance(e, ConnectionLost):
-            if again and not started:  # it may have been about to end: one that was killed just now
-                return _open(path, named, start, timeout, again=False)
-            raise ConnectionLost(f"{e}; {_start.tell_log(path)}") from None
-        raise
+        if not isinstance(e, ConnectionLost):
+            raise
+        if not last and not started:
+            return None
+        if not start:
+            raise
+        raise ConnectionLost(f"{e}; {_start.tell_log(path)}") from None
     return conn, info

@@ -17,8 +17,9 @@ _torch: Any = torch  # some of it has no types
 
 
 def find_drafting(tensors: Sequence[Optional[torch.Tensor]]) -> Optional[Drafting]:
-    """What such tensors belong to; None: these are others. Cheap where all are ordinary ones."""
-    if all(t is None or type(t) in PLAIN for t in tensors):
+    """What a call with such tensors belongs to; None: to none. Cheap where all are ordinary ones, and no
+    mode is on that may take these for constants of what it traces."""
+    if not _torch._C._len_torch_dispatch_stack() and all(t is None or type(t) in PLAIN for t in tensors):
         return None
     mode = _torch._guards.detect_fake_mode([t for t in tensors if t is not None])
     return Drafting(mode) if getattr(mode, "propagate_real_tensors", False) else None
@@ -40,9 +41,10 @@ class Drafting:
             self._mode.propagate_real_tensors = True
 
     def give(self, made: Any, compute: Callable[[Sequence[Any]], Sequence[Any]], values: Sequence[Any]) -> None:
-        """Puts beside what a call has made what is computed of `values`, where all of these are real."""
+        """Puts beside what a call has made what is computed of `values`, where all of these are real: an
+        ordinary tensor, a constant of the model, is its own."""
         tensors = [v for v in _flatten(values) if isinstance(v, torch.Tensor)]
-        if any(getattr(t, "real_tensor", None) is None for t in tensors):
+        if any(_find_real(t) is None for t in tensors):
             return
         self._mode.propagate_real_tensors = True
         real = [_find_real(v) for v in values]
@@ -62,7 +64,7 @@ def _find_real(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_find_real(v) for v in value]
     if isinstance(value, torch.Tensor):
-        return getattr(value, "real_tensor")
+        return value if type(value) in PLAIN else getattr(value, "real_tensor", None)
     if not isinstance(value, (torch.SymInt, torch.SymFloat)):
         return value
     dtype = torch.float64 if isinstance(value, torch.SymFloat) else torch.int64

@@ -101,8 +101,12 @@ def _find_unfit(tensor: torch.Tensor) -> Unfit:
 
 
 def refuse_class(name: str, tensors: Sequence[Any], error: Exception) -> None:
-    """Of a call that a class of tensors has not taken; torch says which, and not what to do."""
+    """Of a call that a class of tensors has not taken; torch says which, and not what to do. An error that is
+    another's, as one of what the class itself runs, stays as it is."""
     plain: Any = torch.Tensor.__torch_dispatch__
+    refused = "opd." in str(error) and "handlers returned NotImplemented" in str(error)
+    if isinstance(error, TypeError) and not refused:
+        return
     for t in tensors:
         kind = type(t)
         if t is None or kind.__torch_dispatch__ == plain or kind.__module__.startswith("torch._subclasses"):
