@@ -196,8 +196,9 @@ bool example_read(struct reader *r)
     struct lexer *lx = &r->lx;
     if (r->body->n_examples == OP_MAX_EXAMPLES)
         return lex_fail(lx, "more than %d examples", OP_MAX_EXAMPLES);
-    struct example *e = &r->examples[r->body->n_examples++];
-    *e = (struct example){ .line = lx->line };
+    const struct example empty = { .line = lx->line };
+    buf_append(&r->examples, &empty, sizeof empty);
+    struct example *e = (struct example *)(void *)r->examples.bytes + r->body->n_examples++;
     for (int i = 0; i < r->op->n_attrs; i++)
         e->attrs[i] = r->op->attrs[i].value;
     while (lx->token.kind == TOKEN_NAME)

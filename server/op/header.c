@@ -218,12 +218,12 @@ static const struct directive *find_directive(struct reader *r)
         lex_fail_expected(&r->lx, "a directive");
         return NULL;
     }
-    suggest_init(&near, r->lx.token.start, r->lx.token.size);
-    for (size_t i = 0; i < sizeof directives / sizeof *directives; i++) {
-        suggest_add(&near, directives[i].keyword);
+    for (size_t i = 0; i < sizeof directives / sizeof *directives; i++)
         if (lex_is_word(&r->lx, directives[i].keyword))
             return &directives[i];
-    }
+    suggest_init(&near, r->lx.token.start, r->lx.token.size);
+    for (size_t i = 0; i < sizeof directives / sizeof *directives; i++)
+        suggest_add(&near, directives[i].keyword);
     lex_fail(&r->lx, "unknown directive '%.*s'%s", (int)r->lx.token.size, r->lx.token.start,
              suggest_text(&near));
     return NULL;
@@ -369,8 +369,8 @@ static bool finish(struct reader *r, struct opd_err *err)
     for (int i = body->n_temps; i < OP_MAX_TEMPS; i++)
         strcpy(r->temps[i].name, "sums"); // plan_inner.c takes those that are left
     body->temps = arena_copy(r->arena, r->temps, OP_MAX_TEMPS, sizeof *r->temps);
-    body->examples = arena_copy(r->arena, r->examples, (size_t)body->n_examples,
-                                sizeof *r->examples);
+    body->examples = arena_copy(r->arena, r->examples.bytes, (size_t)body->n_examples,
+                                sizeof *body->examples);
     for (int i = 0; i < body->n_sections; i++)
         r->op->has_backward = r->op->has_backward || body->sections[i].backward;
     for (int i = 0; r->has_view && i < r->op->n_inputs; i++)
@@ -481,6 +481,7 @@ struct op *op_parse_whole(const char *file, const char *text, size_t size, const
         show(r, text, size, err);
     buf_finish(&r->doc);
     buf_finish(&r->warnings);
+    buf_finish(&r->examples);
     free(r);
     if (ok)
         return op;

@@ -57,7 +57,7 @@ struct reader {
     struct report_check checks[OP_MAX_CHECKS];
     struct rule rules[OP_MAX_RULES];
     struct temp temps[OP_MAX_TEMPS];
-    struct example examples[OP_MAX_EXAMPLES];
+    struct buf examples; // struct example each: too large to have room for all of them
     struct section sections[READER_MAX_SECTIONS];
     struct section *section;             // the one being read, or NULL
     uint32_t grads_read;                 // of these outputs, by some section or formula
