@@ -28,7 +28,10 @@
 
 extern char **environ;
 
-enum { GRADIENTS = 3 }; // the stage behind those of "run"
+enum {
+    GRADIENTS = 3,     // the stage behind those of "run"
+    OPEN_SECONDS = 60, // that a GPU's driver has, besides the deadline, until the first launch
+};
 
 static volatile sig_atomic_t interrupted; // what has begun ends, and is cleared away
 
@@ -147,10 +150,13 @@ static off_t size_of_said(const struct trial *t)
 }
 
 // False: it had to be ended. What it has started ends with it. On a GPU each of its cases has the
-// deadline to itself, for most of them go by while the driver compiles.
+// deadline to itself, for most of them go by while the driver compiles; before the first the driver
+// opens the device, which takes seconds where many do.
 static bool await_stage(const struct trial *t, const struct kind *kind, pid_t pid, int *out_status)
 {
-    uint64_t deadline = (uint64_t)(t->deadline * 1e9), end = clock_ns() + deadline;
+    const uint64_t deadline = (uint64_t)(t->deadline * 1e9);
+    const bool on_gpu = trial_gpu_is(kind->name);
+    uint64_t end = clock_ns() + deadline + (on_gpu ? OPEN_SECONDS * 1000000000ull : 0);
     for (off_t size, heard = 0;;) {
         pid_t got = waitpid(pid, out_status, WNOHANG);
         if (got == pid) {
@@ -159,7 +165,7 @@ static bool await_stage(const struct trial *t, const struct kind *kind, pid_t pi
         }
         if (got < 0 && errno != EINTR)
             return false;
-        if (trial_gpu_is(kind->name) && (size = size_of_said(t)) > heard) {
+        if (on_gpu && (size = size_of_said(t)) > heard) {
             heard = size;
             end = clock_ns() + deadline;
         }
@@ -191,6 +197,10 @@ static void judge(const struct trial *t, const struct kind *kind, bool in_time, 
         r->state = TRIAL_FAILED;
     } else if (f->n > 0) {
         r->state = TRIAL_FOUND;
+    } else if (!in_time && f->n_cases == 0) {
+        snprintf(r->message, sizeof r->message, "ended after %.3g s, before its first case",
+                 r->seconds);
+        r->state = TRIAL_FAILED;
     } else if (!in_time) {
         snprintf(r->message, sizeof r->message,
                  "ended after %g s with %d of %d case%s done%s; --deadline gives it more",

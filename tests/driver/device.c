@@ -123,11 +123,14 @@ int cuDeviceGetAttribute(int *value, enum drv_device_attr attr, int device)
     return device == 0 ? DRV_SUCCESS : 101;
 }
 
-// A GPU's takes half a second: here as long as there is a file of that name.
+// A GPU's takes half a second: here as long as there is a file of that name, and so many
+// milliseconds.
 int cuDevicePrimaryCtxRetain(void **context, int device)
 {
     RETURN_IF_BROKEN();
-    const char *path = getenv("OPD_STANDIN_WAITS");
+    const char *path = getenv("OPD_STANDIN_WAITS"), *ms = getenv("OPD_STANDIN_OPENS_IN");
+    if (ms)
+        usleep((useconds_t)atoi(ms) * 1000);
     while (path && access(path, F_OK) == 0)
         usleep(10000);
     *context = &the_context;

@@ -33,7 +33,8 @@ __global__ void halve(scalar_t *x, opd::report_t *report, int64_t N)
             x[i] = x[i] / 2;
 }
 """
-# Adds 1 to x, element by element, and takes its time after each.
+# Adds 1 to x, element by element, and takes its time after each, also where a compiler keeps a volatile local in a
+# register and drops it.
 CREEP = """\
 //! op      creep(Tensor(a!) x, Tensor rounds) -> ()
 //! dtypes  float32
@@ -46,11 +47,11 @@ CREEP = """\
 //!   grid    1
 //!   block   1
 
-extern "C" __global__ void creep(float *x, const float *rounds, int N)
+extern "C" __global__ void creep(float *x, const volatile float *rounds, int N)
 {
     for (int i = 0; i < N; i++) {
         x[i] += 1;
-        for (volatile float n = 0; n < rounds[0]; n = n + 1)
+        for (float n = 0; n < rounds[0]; n += 1)
             ;
     }
 }

@@ -4,15 +4,16 @@ caches or time. `make standin TESTS=...` runs any other file so."""
 
 import ctypes
 import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from operators import PICK, put_kernels
+from operators import PICK, double_by, put_kernels
 from raw import find_roles
 
 import opd
-from conftest import DEVICE, PROGRAM, eventually
+from conftest import DEVICE, PATIENCE, PROGRAM, eventually
 
 DRIVER = Path(PROGRAM).resolve().parent / "tests" / "libcuda.so.1"
 
@@ -212,6 +213,17 @@ def test_a_stop_while_the_device_starts_again(start_daemon, folder, tmp_path, mo
         with pytest.raises(opd.KernelFault, match="debug=True names"):
             client.ops.strays(x, by=1 << 29).numpy()
     daemon.stop()
+
+
+@pytest.mark.unsanitized("check --run has sanitizers of its own")
+def test_a_check_waits_for_a_device_that_opens_slowly(tmp_path, monkeypatch):
+    """Which is not its cases' time."""
+    use_driver(monkeypatch)
+    monkeypatch.setenv("OPD_STANDIN_OPENS_IN", "1500")
+    path = Path(put_kernels(tmp_path / "kernels", double_it=double_by(2))) / "double_it.cu"
+    command = [Path(PROGRAM).parent / "opctl", "check", "--run", "--device", "cuda:0", "--deadline", "1", path]
+    done = subprocess.run(command, timeout=PATIENCE, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_what_a_spare_takes_is_measured(client, x):
