@@ -198,7 +198,9 @@ static void judge(const struct trial *t, const struct kind *kind, bool in_time, 
     } else if (f->n > 0) {
         r->state = TRIAL_FOUND;
     } else if (!in_time && f->n_cases == 0) {
-        snprintf(r->message, sizeof r->message, "ended after %.3g s, before its first case",
+        snprintf(r->message, sizeof r->message,
+                 "ended after %.3g s, before its first case; try again when the machine is less "
+                 "busy, or --deadline gives it more",
                  r->seconds);
         r->state = TRIAL_FAILED;
     } else if (!in_time) {

@@ -59,7 +59,7 @@ PLAIN: dict[type, bool] = {
 
 _grad_enabled = torch.is_grad_enabled
 _is_autocast: Any = torch._C._is_any_autocast_enabled
-_n_modes: Any = torch._C._len_torch_dispatch_stack
+n_modes: Any = torch._C._len_torch_dispatch_stack
 _in_transform: Any = torch._C._are_functorch_transforms_active
 _is_tracing: Any = torch._C._is_tracing
 _is_initialized: Any = torch.cuda.is_initialized  # it has no types
@@ -248,7 +248,7 @@ class Kernels:
         return numbered
 
     def _differentiate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not self._has_backward or _n_modes() or _in_transform() or _is_autocast() or _is_tracing():
+        if not self._has_backward or n_modes() or _in_transform() or _is_autocast() or _is_tracing():
             return MISS
         if kwargs and len(args) < self.n_inputs:
             args, kwargs = self._place(args, kwargs)

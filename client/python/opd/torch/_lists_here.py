@@ -13,7 +13,7 @@ import torch
 from torch.autograd import forward_ad
 
 from ._direct import MISS
-from ._inproc import PLAIN, Kernels, _n_modes
+from ._inproc import PLAIN, Kernels, n_modes
 from ._interface import flatten, nest
 from ._loader import BACKWARD, KEEP, Loader, may_run
 from ._schema import spell_input
@@ -51,7 +51,7 @@ class ListKernels(Kernels):
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call as users make it, of plain tensors that want no gradient; of others MISS. What traces a call, of
         constants too, is to see the operator, not what ran it here."""
-        if _n_modes():
+        if n_modes():
             return MISS
         with_grad = _grad_enabled()
         for value in (*args, *kwargs.values()):
