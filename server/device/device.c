@@ -270,6 +270,8 @@ static void note_writes(struct device *d, struct device_link *link)
 static void go_on_without(struct device *d, struct device_link *link)
 {
     uv_timer_stop(&d->timer);
+    if (link->flight)
+        device_count_busy(d, clock_ns());
     d->link = NULL;
     d->exit = link->exit;
     note_writes(d, link);

@@ -131,7 +131,8 @@ struct device_queue {
     int n_spare;
     int n;
     int n_reruns;     // commands that were run again since their executor was killed
-    uint64_t busy_ns; // that something was in flight
+    uint64_t busy_ns;    // that something was in flight
+    uint64_t busy_until; // clock_ns() of the last moment that is counted there
 };
 
 struct device_restart {
@@ -274,7 +275,7 @@ bool device_map_ipc(struct device *d, const uint8_t handle[DEV_IPC_HANDLE], uint
 
 const char *device_state_name(enum device_state state);
 double device_copy_speed(const struct device *d); // bytes in a second; 0: nobody has asked
-uint64_t device_busy_ns(const struct device *d);  // that something was in flight, until now
+uint64_t device_busy_ns(struct device *d); // that something was in flight, until now; never less
 
 // Functions of device*.c alone.
 extern const struct space_ops device_space_ops;

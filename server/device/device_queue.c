@@ -278,15 +278,27 @@ static void count_part(const struct counted *run, struct run_stats *stats, const
         stats->copy_ns += (uint64_t)((double)bytes * run->per_byte);
 }
 
+// What was told up to now stays, though the end that an executor then tells of was before that, or
+// it dies instead: a counter does not go back. No moment counts twice.
+void device_count_busy(struct device *d, uint64_t until)
+{
+    struct device_queue *q = &d->queue;
+    uint64_t since = q->head_since > q->busy_until ? q->head_since : q->busy_until;
+    if (until <= since)
+        return;
+    q->busy_ns += until - since;
+    q->busy_until = until;
+}
+
 // The oldest command has ended.
 void device_count_run(struct device *d, const struct command *c, uint64_t at,
                       const struct opd_err *err)
 {
+    device_count_busy(d, at);
     uint64_t ran = at > d->queue.head_since ? at - d->queue.head_since : 0;
     d->queue.head_since += ran;
     if (d->link && d->link->flight)
         device_watch_deadline(d);
-    d->queue.busy_ns += ran;
     if (!c->stats && c->n_parts == 0)
         return;
     struct counted run = { .ns = c->stats ? ran : ran / c->n_parts,
@@ -435,10 +447,11 @@ bool device_take_done(struct device_link *link)
     return fatal;
 }
 
-uint64_t device_busy_ns(const struct device *d)
+uint64_t device_busy_ns(struct device *d)
 {
-    bool busy = d->link && d->link->flight;
-    return d->queue.busy_ns + (busy ? clock_ns() - d->queue.head_since : 0);
+    if (d->link && d->link->flight)
+        device_count_busy(d, clock_ns());
+    return d->queue.busy_ns;
 }
 
 double device_copy_speed(const struct device *d)

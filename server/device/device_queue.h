@@ -18,6 +18,8 @@ bool device_take_done(struct device_link *link);
 void device_take_rest(struct device_link *link); // the same, of one that is over, as far as it got
 void device_put_back(struct device *d, struct command *first); // in order, before what waits
 
+// Something was in flight until then, a clock_ns().
+void device_count_busy(struct device *d, uint64_t until);
 // at: clock_ns() when it ended.
 void device_count_run(struct device *d, const struct command *c, uint64_t at,
                       const struct opd_err *err);

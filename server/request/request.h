@@ -209,7 +209,7 @@ bool request_name(const value *v, char name[REQUEST_MAX_NAME], struct opd_err *e
 // The error of a request: return REQUEST_FAIL(err, OPD_E_not_found, "...").
 #define REQUEST_FAIL(err, ...) (opd_err_set((err), __VA_ARGS__), REQUEST_ERROR)
 
-void request_pack_device(struct buf *out, const struct device *d); // the map that clients get
+void request_pack_device(struct buf *out, struct device *d); // the map that clients get
 // Memory for the connection; a reference is the caller's. ANSWERED: it is there. WAIT, or ERROR.
 enum request_status request_storage(struct request *req, struct device *d, uint64_t size,
                                     struct storage **out, struct opd_err *err);

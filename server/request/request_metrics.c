@@ -87,7 +87,7 @@ static void put_devices(struct buf *out, const struct devices *all)
 #define PUT(metric, type, help, value)                                                             \
     begin(out, metric, type, help);                                                                \
     for (int i = 0; i < all->n; i++) {                                                             \
-        const struct device *d = all->at[i];                                                       \
+        struct device *d = all->at[i];                                                             \
         buf_printf(out, "opd_" metric "{device=\"%s\"} %.17g\n", d->name, (double)(value));        \
     }
     DEVICE_METRICS(PUT)

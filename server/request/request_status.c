@@ -15,7 +15,7 @@
 #include "../../protocol/protocol.def"
 #undef REQUEST
 
-void request_pack_device(struct buf *out, const struct device *d)
+void request_pack_device(struct buf *out, struct device *d)
 {
     size_t map = pack_map_begin(out);
     pack_key_str(out, "name", d->name);

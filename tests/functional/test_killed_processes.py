@@ -65,6 +65,24 @@ def test_executor_killed(start_daemon, tmp_path):
         other.call("free", "tensor", [1])
 
 
+def test_how_long_it_was_busy_is_never_less(start_daemon, tmp_path):
+    """What was running when it was killed is run again, and that time counts, too."""
+    daemon = start_daemon("--kernels", put_kernels(tmp_path / "k", spin=SPIN))
+    with Raw(daemon.socket) as raw, Raw(daemon.socket) as other:
+        raw.make(1, "float32", [4])
+        raw.call("forward", "spin", [1], {"rounds": 1}, [2])
+        spin = raw.request("forward", "spin", [1], {"rounds": ROUNDS * 5}, [3])
+        assert eventually(lambda: device_of(other)["busy"] > 0.3)
+        (executor,) = find_roles(daemon.pid, "executor")
+        told = [device_of(other)]
+        os.kill(executor, signal.SIGKILL)
+        assert eventually(lambda: told.append(device_of(other)) or told[-1]["queued"] == 0)
+        raw.wait(spin)
+        assert told[-1]["reruns"] == 1
+        busy = [device["busy"] for device in told]
+        assert busy == sorted(busy)
+
+
 # On the CPU its image is not loaded while the first file is there; the second tells who waits.
 SLOW_TO_LOAD = """
 //! op      slow_to_load(Tensor x) -> Tensor y
