@@ -192,12 +192,14 @@ static uint64_t chunk_size(const struct device *d, uint64_t size)
     return (size + unit - 1) / unit * unit;
 }
 
+static void trim_later(struct devices *all);
+static void grow(struct device *d, uint64_t size, bool exact);
+
 static void add_chunk(struct device *d, uint32_t region, uint64_t size)
 {
     suballoc_add_chunk(&d->space.map, region, size)->emptied_at = clock_ns();
+    trim_later(d->all); // it stays empty where those that it was for have gone
 }
-
-static void grow(struct device *d, uint64_t size, bool exact);
 
 static void dropped_done(struct command *c, const struct opd_err *err)
 {
@@ -361,7 +363,6 @@ void device_restore_region(struct device *d, uint32_t id, const struct device_re
     add_chunk(d, id, r->size);
     if (r->closed)
         suballoc_close(&d->space.map, d->space.map.chunks);
-    trim_later(d->all); // it may be empty
 }
 
 // --- pieces of chunks

@@ -1,7 +1,9 @@
 """A device's memory: what is freed serves again at once, though the device is still at work in it;
 what is not wanted any more goes back to the device after a moment, or when it has none left."""
 
+import os
 import resource
+import signal
 import time
 
 import numpy as np
@@ -132,6 +134,25 @@ def test_chunks_stay_for_a_moment(start_daemon):
         assert time.monotonic() - begin > 0.9
         time.sleep(0.5)  # two looks of the daemon later
         assert reserved(raw) == size, "one is kept"
+    daemon.stop()
+
+
+def test_a_chunk_whose_client_has_gone_meanwhile(start_daemon):
+    """Nobody uses it, so nobody frees what is in it."""
+    daemon = start_daemon()
+    size = 300 * MIB
+    with Raw(daemon.socket) as raw:
+        raw.call("tensor_new", 1, "uint8", [size])
+        raw.call("free", "tensor", [1])
+        time.sleep(1)  # the daemon has looked what is empty, and has kept this one
+        (executor,) = find_roles(daemon.pid, "executor")
+        os.kill(executor, signal.SIGSTOP)
+        with Raw(daemon.socket) as gone:
+            gone.request("tensor_new", 1, "uint8", [2 * size])
+            assert eventually(lambda: raw.call("status")["devices"][0]["queued"] > 0)
+        assert eventually(lambda: raw.call("status")["connections"] == 1)
+        os.kill(executor, signal.SIGCONT)
+        assert eventually(lambda: reserved(raw) == 2 * size), reserved(raw)
     daemon.stop()
 
 
