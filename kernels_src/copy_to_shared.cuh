@@ -68,6 +68,26 @@ __device__ __forceinline__ void wait_for_copies()
     __syncthreads();
 }
 
+// N elements that lie side by side, as what they accumulate in. 16-bit ones are taken out of words:
+// one instruction for each.
+template <int N, class T> __device__ __forceinline__ void load_words(acc_t *v, const T *p)
+{
+    if constexpr (sizeof(T) == 2 && N > 1) {
+        const auto words = opd::load_vec<N / 2>((const uint32_t *)p);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            T e;
+            e.x = (uint16_t)(words[k / 2] >> k % 2 * 16);
+            v[k] = opd::load(&e);
+        }
+    } else {
+        const auto block = opd::load_vec<N>(p);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            v[k] = opd::load(&block[k]);
+    }
+}
+
 // From shared memory, where they lie as far from a multiple of 16 bytes as there.
 template <class T> __device__ __forceinline__ void copy_back(T *to, const T *from, int count)
 {

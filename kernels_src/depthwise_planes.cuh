@@ -24,25 +24,6 @@ template <int TAPS> constexpr int PART_RESIDENT = TAPS > 25 ? 512 : 640;
 
 enum { PART_HEAD = 128, PART_ZEROS = 48 }; // bytes before the rows; in them those of a row outside
 
-// N elements of shared memory. 16-bit ones are taken out of words: one instruction for each.
-template <int N, class T> __device__ __forceinline__ void load_words(acc_t *v, const T *p)
-{
-    if constexpr (sizeof(T) == 2 && N > 1) {
-        const auto words = opd::load_vec<N / 2>((const uint32_t *)p);
-#pragma unroll
-        for (int k = 0; k < N; k++) {
-            T e;
-            e.x = (uint16_t)(words[k / 2] >> k % 2 * 16);
-            v[k] = opd::load(&e);
-        }
-    } else {
-        const auto block = opd::load_vec<N>(p);
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            v[k] = opd::load(&block[k]);
-    }
-}
-
 // N columns of a row from x on, which is a multiple of N, and HALO on both sides: zeros where those
 // are outside.
 template <int N, int HALO, class T>

@@ -32,9 +32,11 @@
 //! let     step_w = mode == "align_corners" ? (OW > 1 ? 1.0 * (W - 1) / (OW - 1) : 0.0) : \
 //!           present(scale) ? 1 / scale[1] : 1.0 * W / OW
 //! let     SMALL = max(max(H, OH), max(W, OW)) < 4194304 && fits32(numel(input), numel(output))
-//! let     ROWS, BACK_ROWS = cpu ? 8 : numel(output) >= 16777216 ? 16 : 4, numel(input) >= 4194304 ? 16 : 4
-//! let     PACK = step_w < 1 ? V : min(V, 4); LANES, BACK_LANES = min(32, pow2(cdiv(OW, PACK))), min(32, pow2(W))
-//! let     TILES, BACK_TILES = cdiv(OW, LANES*PACK), cdiv(W, BACK_LANES)
+//! let     ROWS = cpu ? 8 : numel(output) >= 16777216 ? 16 : 4
+//! let     BACK_ROWS = numel(input) >= 4194304 ? 16 : numel(input) >= 524288 ? 4 : 2
+//! let     PACK = step_w < 1 ? V : min(V, 4); LANES = min(32, pow2(cdiv(OW, PACK)))
+//! let     TILES = cdiv(OW, LANES*PACK); BACK_V = SMALL && step_w >= 1 ? W % V == 0 ? V : W % 2 == 0 ? 2 : 1 : 1
+//! let     BACK_LANES = min(32, pow2(cdiv(W, BACK_V))); BACK_TILES = cdiv(W, BACK_LANES*BACK_V)
 //! let     GROUPS, BACK_GROUPS = cdiv(OH, ROWS), cdiv(H, BACK_ROWS)
 // Parts of inputs in shared memory, for about 128 strips of STRIP by PACK outputs, and of these.
 //! let     STRIP = step_w < 1 ? ROWS : 4; ACROSS = cdiv(OW, PACK); WHOLE = step_w < 1 && OW % PACK == 0; PLANES = N*C
@@ -45,18 +47,25 @@
 //! let     SHARED = PART_BYTES + (WHOLE ? 0 : PART_PLANES*min(OH, PART_H)*OW*sizeof(scalar_t) + 16)
 //! let     UNITS, BACK_UNITS = N*C*GROUPS*TILES, N*C*BACK_GROUPS*BACK_TILES
 //! let     REACH = min(OW, step_w > 0.2 ? floor(1.999999 / step_w) + 2 : OW)
-//! let     TAPS = REACH > 11 || (step_h <= 0.2 && OH > 64) ? 0 : REACH <= 3 ? 3 : REACH <= 5 ? 5 : 11
+//! let     TAPS = REACH > 11 || (step_h <= 0.2 && OH > 64) ? 0 : REACH <= 2 ? 2 : REACH <= 3 ? 3 : REACH <= 5 ? 5 : 11
 //! let     CROWD = cdiv(2*OH, H) * cdiv(2*OW, W) >= 2048 ? 256 : 32
-//! let     TALL = SMALL && TAPS == 0 && CROWD == 32 && step_w <= 0.75 && (OW <= 1024 || step_w*1024 >= 8)
-//! let     TALL_COLUMNS = OW <= 1024 ? W : floor(1024*step_w) - 3; TALL_TILES = cdiv(W, TALL_COLUMNS)
-//! let     TALL_ROWS = N*C*TALL_TILES*cdiv(H, 8) >= 792 ? 8 : N*C*TALL_TILES*cdiv(H, 2) >= 528 ? 2 : 1
-//! let     TALL_GROUPS = cdiv(H, TALL_ROWS); TALL_BLOCK = OW <= 1024 ? cdiv(OW, 128)*32 : 256
+// Going up: blocks of UP_X by UP_Y threads, which have UP_V columns of outputs each, for UP_ROWS rows of inputs.
+//! let     UP_V = OW % V == 0 && PLANES*cdiv(H, 8)*OW >= 1048576 ? V : min(V, 4); UP_EVEN = OW % UP_V == 0
+//! let     UP_WIDE = min(min(1024, 256*UP_V), cdiv(OW, UP_V)*UP_V); UP_X, UP_Y = UP_WIDE / UP_V, max(1, 160*UP_V / UP_WIDE)
+//! let     UP_COLUMNS = OW <= UP_WIDE ? W : max(1, floor((UP_WIDE - UP_V)*step_w) - 3); UP_TILES = cdiv(W, UP_COLUMNS)
+//! let     UP_ROWS = PLANES*UP_TILES*cdiv(H, 16)*UP_X >= 131072 ? 16 : 8; UP_GROUPS = cdiv(H, UP_ROWS)
+//! let     UP_TABLE = min(OH, floor((UP_ROWS + 1) / max(step_h, 0.0000001)) + 3)
+//! let     UP_PITCH = UP_WIDE <= 128 ? cdiv(UP_WIDE, 32)*33 : cdiv(UP_WIDE, 128)*132
+//! let     UP_SHARED = (UP_WIDE + UP_Y*8*UP_PITCH + UP_TABLE)*sizeof(acc_t) + (UP_TABLE + UP_COLUMNS + 2)*4
+//! let     UP = SMALL && CROWD == 32 && step_w < 1 && (TAPS == 0 || (step_h < 1 && numel(output) >= 1048576)) && \
+//!           (UP_COLUMNS == W || UP_COLUMNS >= 8) && UP_SHARED <= 98304
 //! scratch low_of int32 [OW]; weight_of acc_t [OW]
 //! empty   output grad_input
 //! example input=[2,3,7,9] scale=2
 //! example input=[1,2,32,32] size=[64,48] mode="align_corners"
 //! example input=[2,2,9,11] size=[5,4]
 //! example input=[1,2,5,6] size=[19,24] mode="asymmetric"
+//! example input=[2,2,9,11] size=[80,136]
 //! example input=[1,3,4,3] size=[31,1] mode="align_corners"
 //! example input=[1,2,1,1] size=[70,90]
 //! example input=[2,3,5,8] size=[5,8]
@@ -77,13 +86,12 @@
 //!   kernel  upsample_columns when cpu && !SAME threads OW
 //!   formula grad_input = grad_output when SAME
 //!   kernel  upsample_backward_row otherwise cpu threads N*C*H by 1
-//!   kernel  upsample_backward<scalar_t, acc_t, int, TAPS> otherwise SMALL && TAPS > 0
+//!   kernel  upsample_backward_up<scalar_t, UP_V, UP_EVEN, UP_PITCH> otherwise UP
+//!   grid    cdiv(PLANES, UP_Y)*UP_GROUPS*UP_TILES block UP_X, UP_Y shared UP_SHARED
+//!   kernel  upsample_backward<scalar_t, acc_t, int, TAPS, BACK_V> otherwise SMALL && TAPS > 0
 //!   grid    cdiv(BACK_UNITS, 256 / BACK_LANES) block BACK_LANES, 256 / BACK_LANES
-//!   kernel  upsample_backward<scalar_t, double, int64_t, TAPS> otherwise TAPS > 0
+//!   kernel  upsample_backward<scalar_t, double, int64_t, TAPS, 1> otherwise TAPS > 0
 //!   grid    cdiv(BACK_UNITS, 256 / BACK_LANES) block BACK_LANES, 256 / BACK_LANES
-//!   kernel  upsample_backward_tall<scalar_t, acc_t> otherwise TALL
-//!   grid    N*C*TALL_GROUPS*TALL_TILES block TALL_BLOCK
-//!   shared  TALL_BLOCK*16*sizeof(acc_t) + (TALL_COLUMNS + 2)*4
 //!   kernel  upsample_backward_crowd<scalar_t, double, CROWD> otherwise grid numel(input) block CROWD
 
 #include "copy_to_shared.cuh"
@@ -260,133 +268,244 @@ __global__ void __launch_bounds__(160, 4)
 }
 #endif
 
-// Gathered, so that no sum depends on the order of threads. A thread makes ROWS inputs below one
-// another, which at most TAPS columns of the output read: each row of those is summed along W once,
-// and goes to the two inputs that it stands between.
-template <class T, class A, class I, int TAPS>
+// Gathered, so that no sum depends on the order of threads. A thread makes V inputs side by side in
+// BACK_ROWS rows below one another. At most TAPS columns of the output read each: each row of those is summed
+// along W once, and goes to the two inputs that it stands between.
+template <class T, class A, class I, int TAPS, int V>
 __global__ void upsample_backward(const T *__restrict__ grad_output, T *__restrict__ grad_input,
                                   I H, I W, I OH, I OW, double step_h, double step_w, double shift,
                                   I BACK_ROWS, I BACK_GROUPS, I BACK_TILES, I BACK_UNITS)
 {
+    constexpr int EACH = TAPS > 0 ? TAPS : 1;
     const I unit = (I)blockIdx.x * (I)blockDim.y + (I)threadIdx.y;
     const I group = unit / BACK_TILES, plane = group / BACK_GROUPS;
-    const I w = (unit - group * BACK_TILES) * (I)blockDim.x + (I)threadIdx.x;
+    const I w = ((unit - group * BACK_TILES) * (I)blockDim.x + (I)threadIdx.x) * V;
     const I h = (group - plane * BACK_GROUPS) * BACK_ROWS, end = min(h + BACK_ROWS, H);
     if (unit >= BACK_UNITS || w >= W)
         return;
     const axis<A, I> rows(H, OH, step_h, shift), columns(W, OW, step_w, shift);
-    const I first = columns.find(w - 1);
-    A share[TAPS > 0 ? TAPS : 1];
+    const bool whole = opd::is_aligned(grad_input, V * sizeof(T));
+    I first[V];
+    A share[V][EACH];
 #pragma unroll
-    for (int k = 0; k < TAPS; k++)
-        share[k] = first + k < OW ? columns.share(columns.at(first + k), w) : A(0);
+    for (int j = 0; j < V; j++) {
+        first[j] = columns.find(w + j - 1);
+#pragma unroll
+        for (int k = 0; k < TAPS; k++)
+            share[j][k] = first[j] + k < OW ? columns.share(columns.at(first[j] + k), w + j) : A(0);
+    }
 
     I at = h - 1;
-    A here = 0, next = 0; // the sums of input `at` and of the one below it
+    A here[V] = {}, next[V] = {}; // the sums of inputs in row `at` and in the one below it
     T *made = grad_input + ((int64_t)plane * H + at) * W + w;
     const auto finish = [&](I row) { // those above it have all that they get
-        for (; at < row; at++, made += W, here = next, next = 0)
-            if (at >= h)
-                opd::store(made, here);
+        for (; at < row; at++, made += W) {
+            opd::vec<T, V> block;
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                opd::store(&block[j], here[j]);
+                here[j] = next[j];
+                next[j] = 0;
+            }
+            if (at >= h && whole)
+                opd::store_vec(made, block);
+            else if (at >= h)
+#pragma unroll
+                for (int j = 0; j < V; j++)
+                    made[j] = block[j];
+        }
     };
     I oh = rows.find(at);
-    const T *line = grad_output + ((int64_t)plane * OH + oh) * OW + first;
+    const T *line = grad_output + ((int64_t)plane * OH + oh) * OW;
     for (; oh < OH; oh++, line += OW) {
         const tap<A, I> y = rows.at(oh);
         if (y.low >= end)
             break;
-        A row = 0;
+        A row[V] = {};
 #pragma unroll
-        for (int k = 0; k < TAPS; k++)
-            if (share[k] != 0)
-                row += share[k] * opd::load(line + k);
+        for (int j = 0; j < V; j++)
+#pragma unroll
+            for (int k = 0; k < TAPS; k++)
+                if (share[j][k] != 0)
+                    row[j] += share[j][k] * opd::load(line + first[j] + k);
         finish(y.low);
         const A below = y.high > y.low ? y.weight : A(0);
-        here += (1 - below) * row;
-        next += below * row;
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            here[j] += (1 - below) * row[j];
+            next[j] += below * row[j];
+        }
     }
     finish(end);
 }
 
-// Where it goes up far: a block has TALL_ROWS rows of inputs in TALL_COLUMNS columns. Its threads
-// sum 4 columns of outputs each down to a row of inputs, by each gradient once, and the sums go
-// along W through shared memory, split between the two neighbours of their column.
-template <class T, class A>
-__global__ void __launch_bounds__(256)
-    upsample_backward_tall(const T *__restrict__ grad_output, T *__restrict__ grad_input, int H,
-                           int W, int OH, int OW, double step_h, double step_w, double shift,
-                           int TALL_ROWS, int TALL_COLUMNS, int TALL_GROUPS, int TALL_TILES)
-{
-    constexpr int V = 4, LANES = 4;
-    extern __shared__ double of_columns[];
-    const int wide = V * (int)blockDim.x;
-    A *sums = (A *)of_columns;            // [2 in turn][low, high][wide]
-    int *first = (int *)(sums + 4 * wide); // the outputs that read w0 - 1, w0, ... as their low
-    const int unit = blockIdx.x / TALL_TILES, plane = unit / TALL_GROUPS;
-    const int w0 = ((int)blockIdx.x - unit * TALL_TILES) * TALL_COLUMNS;
-    const int h = (unit - plane * TALL_GROUPS) * TALL_ROWS, end = min(h + TALL_ROWS, H);
-    const int count = min(TALL_COLUMNS, W - w0);
-    const axis<A, int> rows(H, OH, step_h, shift), columns(W, OW, step_w, shift);
-    const int left = columns.find(w0 - 1), width = columns.find(w0 + count) - left;
-    for (int i = threadIdx.x; i < count + 2; i += blockDim.x)
-        first[i] = columns.find(w0 - 1 + i) - left;
+#ifndef OPD_CPU
+// The rows of outputs that rows of inputs below one another get, each summed down to the two that it
+// stands between, in V columns of a thread. BLOCKS: these are side by side, and read at once. The
+// AHEAD rows that come next are on their way meanwhile. Sums go to shared memory, where one column
+// in 33 is left out, so that steps of a power of two meet no bank twice.
+template <class T, int V, bool BLOCKS, int PITCH> struct sum_down {
+    enum { AHEAD = BLOCKS || V <= 4 ? 4 : 1 };
+    const T *line;
+    int OW, count, at[V];
+    int low; // the row of inputs whose sums are in `here`; in `next` those of the one below it
+    acc_t here[V], next[V];
+    opd::vec<T, V> ahead[AHEAD];
 
-    int at[V];
-    A weight[V], here[V] = {}, next[V] = {};
-#pragma unroll
-    for (int k = 0; k < V; k++) {
-        at[k] = min((int)threadIdx.x + k * (int)blockDim.x, width - 1);
-        const tap<A, int> x = columns.at(left + at[k]);
-        weight[k] = x.high > x.low ? x.weight : A(0);
-    }
-    int low = max(h - 1, 0), oh = rows.find(low), turn = 0;
-    const T *line = grad_output + ((int64_t)plane * OH + oh) * OW + left;
-    for (; low < end; low++) {
-        const int stop = rows.find(low + 1);
-#pragma unroll 4
-        for (; oh < stop; oh++, line += OW) {
-            const A below = low + 1 < H ? rows.at(oh).weight : A(0);
-#pragma unroll
-            for (int k = 0; k < V; k++) {
-                const A v = opd::load(line + at[k]);
-                here[k] += (1 - below) * v;
-                next[k] += below * v;
-            }
-        }
-        if (low >= h) { // a row of inputs has all that it gets
-            A *lows = sums + turn * 2 * wide, *highs = lows + wide;
-            turn = 1 - turn;
-#pragma unroll
-            for (int k = 0; k < V; k++) {
-                lows[threadIdx.x + k * blockDim.x] = (1 - weight[k]) * here[k];
-                highs[threadIdx.x + k * blockDim.x] = weight[k] * here[k];
-            }
-            __syncthreads();
-            T *made = grad_input + ((int64_t)plane * H + low) * W + w0;
-            for (int i0 = 0; i0 < count; i0 += (int)blockDim.x / LANES) {
-                const int i = i0 + (int)threadIdx.x / LANES;
-                A sum = 0;
-                if (i < count) {
-                    for (int c = first[i] + (int)threadIdx.x % LANES; c < first[i + 1]; c += LANES)
-                        sum += highs[c];
-                    for (int c = first[i + 1] + (int)threadIdx.x % LANES; c < first[i + 2];
-                         c += LANES)
-                        sum += lows[c];
-                }
-#pragma unroll
-                for (int lane = LANES / 2; lane > 0; lane /= 2)
-                    sum += __shfl_xor_sync(~0u, sum, lane);
-                if (i < count && threadIdx.x % LANES == 0)
-                    opd::store(made + i, sum);
-            }
-        }
+    __device__ __forceinline__ sum_down(const T *first, int pitch, int wide, int n, int row)
+        : line(first), OW(pitch), count(n), low(row)
+    {
+        const int x = (int)threadIdx.x;
 #pragma unroll
         for (int k = 0; k < V; k++) {
-            here[k] = next[k];
-            next[k] = 0;
+            at[k] = BLOCKS ? min(x * V, wide - V) + k : min(x + k * (int)blockDim.x, wide - 1);
+            here[k] = next[k] = 0;
+        }
+        if (count > 0)
+            fetch(0);
+    }
+
+    __device__ __forceinline__ void fetch(int i)
+    {
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++) {
+            const T *from = line + min(i + n, count - 1) * OW;
+            if constexpr (BLOCKS)
+                ahead[n] = opd::load_vec<V>(from + at[0]);
+            else
+#pragma unroll
+                for (int k = 0; k < V; k++)
+                    ahead[n][k] = from[at[k]];
         }
     }
+
+    // Rows of inputs above that one have all that they get; those from h on are stored.
+    __device__ __forceinline__ void finish(int row, int h, acc_t *sums)
+    {
+        for (; low < row; low++) {
+            acc_t *to = sums + (low - h) * PITCH;
+#pragma unroll
+            for (int k = 0; k < V; k++) {
+                if (low >= h)
+                    to[BLOCKS ? at[0] + at[0] / 32 + k : at[k] + at[k] / 32] = here[k];
+                here[k] = next[k];
+                next[k] = 0;
+            }
+        }
+    }
+
+    // By outputs i to stop: all that rows of inputs h to end still get.
+    __device__ __forceinline__ void make(int i, int stop, int h, int end, const int *low_of,
+                                         const acc_t *below_of, acc_t *sums)
+    {
+        for (; i < stop; i += AHEAD) {
+            opd::vec<T, V> rows[AHEAD];
+#pragma unroll
+            for (int n = 0; n < AHEAD; n++)
+                rows[n] = ahead[n];
+            fetch(min(i + AHEAD, stop));
+#pragma unroll
+            for (int n = 0; n < AHEAD; n++)
+                if (i + n < stop) {
+                    finish(low_of[i + n], h, sums);
+                    const acc_t below = below_of[i + n];
+                    acc_t v[V];
+                    load_words<V>(v, &rows[n][0]);
+#pragma unroll
+                    for (int k = 0; k < V; k++) {
+                        here[k] += (1 - below) * v[k];
+                        next[k] += below * v[k];
+                    }
+                }
+        }
+        finish(end, h, sums);
+    }
+};
+
+// Going up, each gradient is read once: a block makes UP_ROWS rows of inputs in UP_COLUMNS columns of
+// UP_Y planes, 8 rows at a time. Rows of outputs are summed down to them first; what has come of that
+// is summed along W then, by a thread for each column of inputs.
+template <class T, int V, bool EVEN, int PITCH>
+__global__ void __launch_bounds__(256, 3)
+    upsample_backward_up(const T *__restrict__ grad_output, T *__restrict__ grad_input, int H, int W,
+                         int OH, int OW, double step_h, double step_w, double shift, int PLANES,
+                         int UP_WIDE, int UP_COLUMNS, int UP_TILES, int UP_ROWS, int UP_GROUPS,
+                         int UP_TABLE)
+{
+    constexpr int ROUND = 8;
+    extern __shared__ double of_block[];
+    __shared__ int stop_of[16 / ROUND]; // the outputs that a round's last row of inputs gets end there
+    const int x = (int)threadIdx.x, y = (int)threadIdx.y, threads = (int)blockDim.x;
+    acc_t *weight_of = (acc_t *)of_block; // of the second neighbour, for each column of outputs
+    acc_t *below_of = weight_of + UP_WIDE; // the same of rows
+    acc_t *all_sums = below_of + UP_TABLE, *sums = all_sums + y * ROUND * PITCH;
+    int *low_of = (int *)(all_sums + (int)blockDim.y * ROUND * PITCH);
+    int *first = low_of + UP_TABLE; // the outputs that read w0 - 1, w0, ... as their low begin there
+
+    const int group = (int)blockIdx.x / UP_TILES, some = group / UP_GROUPS;
+    const int w0 = ((int)blockIdx.x - group * UP_TILES) * UP_COLUMNS, made = min(UP_COLUMNS, W - w0);
+    const int h = (group - some * UP_GROUPS) * UP_ROWS, end = min(h + UP_ROWS, H);
+    const int plane = some * (int)blockDim.y + y;
+    const axis<acc_t, int> rows(H, OH, step_h, shift), columns(W, OW, step_w, shift);
+    const int left = UP_TILES == 1 ? 0 : columns.find(w0 - 1) / V * V;
+    const int wide = (UP_TILES == 1 ? OW : columns.find(w0 + made)) - left;
+    const int top = rows.find(h - 1), count = rows.find(end) - top;
+
+    const int thread = y * threads + x, all = threads * (int)blockDim.y;
+    for (int i = thread; i < count; i += all) {
+        const tap<acc_t, int> t = rows.at(top + i);
+        low_of[i] = t.low;
+        below_of[i] = t.high > t.low ? t.weight : acc_t(0);
+    }
+    if (thread * ROUND < UP_ROWS)
+        stop_of[thread] = rows.find(min(h + (thread + 1) * ROUND, end)) - top;
+    for (int c = thread; c < wide; c += all) {
+        const tap<acc_t, int> t = columns.at(left + c);
+        weight_of[c] = t.high > t.low ? t.weight : acc_t(0);
+        const int before = c > 0 ? columns.at(left + c - 1).low : w0 - 2;
+        for (int i = max(before + 1, w0 - 1); i <= t.low; i++)
+            first[i - w0 + 1] = c;
+        for (int i = t.low + 1; c == wide - 1 && i <= w0 + made; i++)
+            first[i - w0 + 1] = wide;
+    }
+    __syncthreads();
+    const T *line = grad_output + ((int64_t)plane * OH + top) * OW + left;
+    const bool mine = plane < PLANES;
+    const auto go = [&](auto down) {
+        int done = 0;
+        for (int round = 0; h + round * ROUND < end; round++) {
+            const int row = h + round * ROUND, until = min(row + ROUND, end);
+            if (round > 0)
+                __syncthreads();
+            if (mine)
+                down.make(done, stop_of[round], row, until, low_of, below_of, sums);
+            done = stop_of[round];
+            __syncthreads();
+            for (int w = x; mine && w < made; w += threads) {
+                acc_t sum[ROUND] = {};
+                const int middle = first[w + 1], last = first[w + 2];
+#pragma unroll 1
+                for (int c = first[w]; c < last; c++) {
+                    const acc_t weight = weight_of[c], share = c < middle ? weight : 1 - weight;
+#pragma unroll
+                    for (int k = 0; k < ROUND; k++)
+                        sum[k] += share * sums[k * PITCH + c + c / 32];
+                }
+                T *to = grad_input + ((int64_t)plane * H + row) * W + w0 + w;
+#pragma unroll
+                for (int k = 0; k < ROUND; k++)
+                    if (row + k < until)
+                        opd::store(to + k * W, sum[k]);
+            }
+        }
+    };
+    const int n = mine ? count : 0, low = max(h - 1, 0);
+    if (EVEN && opd::is_aligned(grad_output, V * sizeof(T)))
+        go(sum_down<T, V, EVEN, PITCH>(line, OW, OW - left, n, low));
+    else
+        go(sum_down<T, V, false, PITCH>(line, OW, wide, n, low));
 }
+#endif
 
 // Where many outputs read an input, a block sums them.
 template <class T, class A, int BLOCK>

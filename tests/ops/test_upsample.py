@@ -61,6 +61,26 @@ def test_backward_is_the_transpose(client, mode, size):
     assert np.allclose(found, matrix.T, rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("mode", ("half_pixel", "align_corners"))
+@pytest.mark.parametrize(("shape", "size"), (
+    ([2, 2, 9, 11], [80, 136]), ([1, 2, 4, 300], [9, 2500]), ([1, 2, 16, 64], [6, 900]), ([1, 2, 40, 3], [1, 60]),
+    ([3, 1, 51, 52], [1051, 520]), ([2, 2, 24, 64], [12, 32]), ([2, 2, 24, 64], [17, 41]), ([256, 16, 8, 16], [16, 256]),
+))  # fmt: skip
+@pytest.mark.parametrize("dtype", (np.float16, np.float32, np.float64))
+def test_backward_of_all_kernels(client, mode, shape, size, dtype):
+    """Up far, wide, of many planes, and down; of gradients that begin anywhere, too."""
+    exact = torch.from_numpy(random(shape).astype(np.float64)).requires_grad_()
+    expected = F.interpolate(exact, size, mode="bilinear", align_corners=mode == "align_corners")
+    grad = random([expected.numel() + 1]).astype(dtype)[1:].reshape(expected.shape)
+    expected.backward(torch.from_numpy(grad.astype(np.float64)))
+    _, ctx = client.ops.upsample_bilinear2d.forward(client.zeros(shape, dtype.__name__), size=size, mode=mode)
+    whole = client.tensor(np.append(dtype(0), grad.ravel()))
+    for given in (grad, whole[1:].reshape(list(grad.shape))):
+        found = ctx.backward(given)[0].numpy().astype(np.float64)
+        error = np.linalg.norm(found - exact.grad.numpy()) / np.linalg.norm(exact.grad.numpy())
+        assert error < {np.float16: 5e-4, np.float32: 1e-6, np.float64: 3e-14}[dtype]
+
+
 def test_same_bits_on_every_run(client):
     grad = random([2, 3, 97, 131])
     _, ctx = client.ops.upsample_bilinear2d.forward(random([2, 3, 40, 50]), size=[97, 131])
