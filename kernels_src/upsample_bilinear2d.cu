@@ -344,8 +344,7 @@ __global__ void upsample_backward(const T *__restrict__ grad_output, T *__restri
 // stands between, in V columns of a thread. BLOCKS: these are side by side, and read at once. The
 // AHEAD rows that come next are on their way meanwhile. Sums go to shared memory, where one column
 // in 33 is left out, so that steps of a power of two meet no bank twice.
-template <class T, int V, bool BLOCKS, int PITCH> struct sum_down {
-    enum { AHEAD = BLOCKS || V <= 4 ? 4 : 1 };
+template <class T, int V, bool BLOCKS, int AHEAD, int PITCH> struct sum_down {
     const T *line;
     int OW, count, at[V];
     int low; // the row of inputs whose sums are in `here`; in `next` those of the one below it
@@ -434,7 +433,8 @@ __global__ void __launch_bounds__(256, 3)
 {
     constexpr int ROUND = 8;
     extern __shared__ double of_block[];
-    __shared__ int stop_of[16 / ROUND]; // the outputs that a round's last row of inputs gets end there
+    __shared__ int edges[2];             // of the columns of outputs
+    __shared__ int stops[1 + 16 / ROUND]; // of the rows: the first, and those behind each round's
     const int x = (int)threadIdx.x, y = (int)threadIdx.y, threads = (int)blockDim.x;
     acc_t *weight_of = (acc_t *)of_block; // of the second neighbour, for each column of outputs
     acc_t *below_of = weight_of + UP_WIDE; // the same of rows
@@ -447,18 +447,19 @@ __global__ void __launch_bounds__(256, 3)
     const int h = (group - some * UP_GROUPS) * UP_ROWS, end = min(h + UP_ROWS, H);
     const int plane = some * (int)blockDim.y + y;
     const axis<acc_t, int> rows(H, OH, step_h, shift), columns(W, OW, step_w, shift);
-    const int left = UP_TILES == 1 ? 0 : columns.find(w0 - 1) / V * V;
-    const int wide = (UP_TILES == 1 ? OW : columns.find(w0 + made)) - left;
-    const int top = rows.find(h - 1), count = rows.find(end) - top;
-
     const int thread = y * threads + x, all = threads * (int)blockDim.y;
+    if (thread < 2)
+        edges[thread] = UP_TILES == 1 ? thread * OW : columns.find(thread == 0 ? w0 - 1 : w0 + made);
+    if ((thread - 1) * ROUND < UP_ROWS)
+        stops[thread] = rows.find(thread == 0 ? h - 1 : min(h + thread * ROUND, end));
+    __syncthreads();
+    const int left = edges[0] / V * V, wide = edges[1] - left;
+    const int top = stops[0], count = stops[UP_ROWS / ROUND] - top;
     for (int i = thread; i < count; i += all) {
         const tap<acc_t, int> t = rows.at(top + i);
         low_of[i] = t.low;
         below_of[i] = t.high > t.low ? t.weight : acc_t(0);
     }
-    if (thread * ROUND < UP_ROWS)
-        stop_of[thread] = rows.find(min(h + (thread + 1) * ROUND, end)) - top;
     for (int c = thread; c < wide; c += all) {
         const tap<acc_t, int> t = columns.at(left + c);
         weight_of[c] = t.high > t.low ? t.weight : acc_t(0);
@@ -472,14 +473,13 @@ __global__ void __launch_bounds__(256, 3)
     const T *line = grad_output + ((int64_t)plane * OH + top) * OW + left;
     const bool mine = plane < PLANES;
     const auto go = [&](auto down) {
-        int done = 0;
         for (int round = 0; h + round * ROUND < end; round++) {
             const int row = h + round * ROUND, until = min(row + ROUND, end);
             if (round > 0)
                 __syncthreads();
             if (mine)
-                down.make(done, stop_of[round], row, until, low_of, below_of, sums);
-            done = stop_of[round];
+                down.make(stops[round] - top, stops[round + 1] - top, row, until, low_of, below_of,
+                          sums);
             __syncthreads();
             for (int w = x; mine && w < made; w += threads) {
                 acc_t sum[ROUND] = {};
@@ -501,9 +501,9 @@ __global__ void __launch_bounds__(256, 3)
     };
     const int n = mine ? count : 0, low = max(h - 1, 0);
     if (EVEN && opd::is_aligned(grad_output, V * sizeof(T)))
-        go(sum_down<T, V, EVEN, PITCH>(line, OW, OW - left, n, low));
-    else
-        go(sum_down<T, V, false, PITCH>(line, OW, wide, n, low));
+        go(sum_down<T, V, EVEN, 4, PITCH>(line, OW, OW - left, n, low));
+    else // seldom where rows are even
+        go(sum_down<T, V, false, EVEN ? 1 : 4, PITCH>(line, OW, wide, n, low));
 }
 #endif
 
