@@ -175,7 +175,7 @@ def test_clients_go_while_the_executor_dies(start_daemon):
     for round in range(10):
         clients = [Raw(daemon.socket) for _ in range(5)]
         for c in clients:
-            c.request("tensor_new", 1, "float32", [8 << 20])
+            c.request("tensor_new", 1, "float32", [1 << 20])
             for i in range(4):
                 c.request("forward", "gelu", [1], {}, [2 + i], {"context": i + 1})
                 c.request("free", "tensor", [2 + i])
