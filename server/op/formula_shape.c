@@ -21,11 +21,9 @@ struct tensor_desc formula_common_shape(const struct tensor_desc *inputs, int n)
             common.rank = inputs[i].rank;
     for (int d = 0; d < common.rank; d++) {
         common.shape[d] = 1;
-        for (int i = 0; i < n; i++) {
-            int64_t size = size_at(&inputs[i], common.rank, d);
-            if (size != 1 && inputs[i].dtype)
-                common.shape[d] = size;
-        }
+        for (int i = 0; i < n; i++)
+            if (inputs[i].dtype && size_at(&inputs[i], common.rank, d) != 1)
+                common.shape[d] = size_at(&inputs[i], common.rank, d);
     }
     return common;
 }
