@@ -130,7 +130,7 @@ struct device_queue {
     struct command *spare; // ended ones, for others
     int n_spare;
     int n;
-    int n_reruns;     // commands that were run again since their executor was killed
+    int n_reruns;        // commands that were run again since their executor was killed
     uint64_t busy_ns;    // that something was in flight
     uint64_t busy_until; // clock_ns() of the last moment that is counted there
 };
