@@ -103,6 +103,12 @@ OPD_ROUGH(formula_acos, formula_rough_acos, acos)
 OPD_ROUGH(formula_expm1, formula_rough_expm1, expm1)
 OPD_ROUGH(formula_tanh, formula_rough_tanh, tanh)
 
+// A choice of which both branches have been computed.
+template <class A> __device__ __forceinline__ A formula_choose(bool condition, A a, A b)
+{
+    return condition ? a : b;
+}
+
 // At most 2 units in the last place off, in half the time. What is divided by the same b many times
 // takes one multiplication each.
 __device__ __forceinline__ float formula_divide(float a, float b)

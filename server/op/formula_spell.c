@@ -182,8 +182,28 @@ struct writer {
     struct buf *out;
 };
 
+static bool calls_own(const struct node *n)
+{
+    bool own = (n->kind == NODE_CALL || n->kind == NODE_TEST) && !formula_function_cpp(n);
+    for (int i = 0; i < n->n_args && !own; i++)
+        own = calls_own(n->args[i]);
+    return own;
+}
+
+// A choice that each element makes for itself: both branches are computed, since threads that
+// branch wait for one another, element by element. A function of the file's own may have been
+// written for what the condition lets through.
+static bool is_computed_whole(const struct writer *w, const struct node *n)
+{
+    const struct formula_names *names = w->names;
+    return n->kind == NODE_CHOICE && !calls_own(n->args[1]) && !calls_own(n->args[2]) &&
+           formula_level(names->op, names->set, n->args[0], names->known) == LEVEL_ELEMENT;
+}
+
 static struct spelling find_spelling(const struct writer *w, const struct node *n)
 {
+    if (w->is_cpp && is_computed_whole(w, n))
+        return (struct spelling){ "opd::formula_choose(", ", ", ")" };
     if (w->is_cpp)
         return cpp[n->kind];
     if (n->kind == NODE_DIV)
@@ -247,9 +267,8 @@ static void write_node(const struct writer *w, const struct node *n)
     if (calls && n->n_args == 0)
         buf_append_str(w->out, s.before);
     for (int i = 0; i < n->n_args; i++) {
-        buf_append_str(w->out, i == 0                             ? s.before
-                               : i == 2 && n->kind == NODE_CHOICE ? " : "
-                                                                  : s.between);
+        bool is_other = i == 2 && strcmp(s.between, " ? ") == 0;
+        buf_append_str(w->out, i == 0 ? s.before : is_other ? " : " : s.between);
         write_node(w, n->args[i]);
     }
     if (formula_is_sum(n) && w->set->overs[n->a].text[0])

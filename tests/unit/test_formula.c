@@ -292,6 +292,33 @@ static void test_forward(void **state)
     op_unref(op);
 }
 
+// What a formula is in C++.
+static void check_cpp(const char *formula, const char *expected)
+{
+    char text[1024], line[1024];
+    snprintf(text, sizeof text,
+             "//! op f(Tensor x, Tensor z, *, float a=0.5) -> Tensor y\n//! dtypes float32\n"
+             "//! formula y = %s\n__device__ float own(float x);\n",
+             formula);
+    snprintf(line, sizeof line, "const acc_t t_y = %s;\n", expected);
+    struct op *op = parse_text(text);
+    const struct tensor_desc x = desc(OPD_DTYPE_float32, 1, 8, 0, 0);
+    struct plan_request request = request_of(op, x, x, x);
+    struct plan *plan = build(&request);
+    if (!strstr(plan->kernels[0].prelude, line))
+        fail_msg("expected %sin %s", line, strstr(plan->kernels[0].prelude, "void compute"));
+    plan_free(plan);
+    op_unref(op);
+}
+
+static void test_choices(void **state)
+{
+    (void)state;
+    check_cpp("x < 0 ? z : x", "opd::formula_choose(v_x < acc_t(0), v_z, v_x)");
+    check_cpp("a < 0 ? z : x", "c_0 < acc_t(0) ? v_z : v_x"); // the same for all elements
+    check_cpp("x < 0 ? own(z) : x", "v_x < acc_t(0) ? acc_t(::own(v_z)) : v_x");
+}
+
 static int64_t argument(const struct plan *plan, int step, uint32_t at, size_t size)
 {
     int64_t value = 0;
@@ -429,6 +456,7 @@ int main(void)
         cmocka_unit_test(test_use),       cmocka_unit_test(test_forward),
         cmocka_unit_test(test_broadcast), cmocka_unit_test(test_backward),
         cmocka_unit_test(test_empty),     cmocka_unit_test(test_empty_rows),
+        cmocka_unit_test(test_choices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
