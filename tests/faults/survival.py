@@ -172,11 +172,21 @@ def gpu_memory_used(device):
     return int(out.stdout.split()[0])
 
 
+def await_spares(client):
+    """The daemon's status when no spare is on its way: only one that is ready has a context, 0.6 GiB of a GPU's."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        status = client.status()
+        if time.monotonic() > end or not any(d["spare"] == "starting" for d in status["devices"]):
+            return status
+        time.sleep(0.05)
+
+
 def take_stock(daemon, client):
     """What the daemon holds: by /proc, and by its own account."""
     gc.collect()  # tensors in the tracebacks of errors
     client.synchronize()
-    status = client.status()
+    status = await_spares(client)
     # There are more compilers the more there is to compile at a time, up to one for each core.
     compilers = len(find_roles(daemon.pid, "compiler"))
     return {
