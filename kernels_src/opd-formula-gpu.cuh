@@ -222,47 +222,56 @@ template <class F, int N, int LANES, int ITEMS> struct formula_reader {
     const bool live; // it is one of the rows
     const bool whole;
     const int lane;
+    const int mine; // vectors that this thread holds
     I base[F::offsets];
     E held[ITEMS > 0 ? ITEMS : 1];
 
     __device__ __forceinline__ formula_reader(const F &f, int64_t i)
         : f(f), index(formula_least(i, f.n_kept - 1)), live(i < f.n_kept),
-          whole(N == 1 || f.template aligned<N>()), lane((int)threadIdx.x % LANES)
+          whole(N == 1 || f.template aligned<N>()), lane((int)threadIdx.x % LANES),
+          mine(((int)f.n_summed - lane + LANES - 1) / LANES)
     {
 #pragma unroll
         for (int t = 0; t < F::offsets; t++)
             base[t] = 0;
         f.kept.add((I)index, base);
-        if (whole) {
+        if (whole)
+            hold<true>();
+        else
+            hold<false>();
+    }
+    // Of the vectors behind the last it is the last that is read: no load waits for a condition.
+    template <bool WHOLE> __device__ __forceinline__ void hold()
+    {
+        const int last = (int)f.n_summed - 1;
 #pragma unroll
-            for (int i = 0; i < ITEMS; i++)
-                load<true>(held[i], i);
-        } else {
-#pragma unroll
-            for (int i = 0; i < ITEMS; i++)
-                load<false>(held[i], i);
+        for (int i = 0; i < ITEMS; i++) {
+            const int m = i * LANES + lane;
+            load<WHOLE>(held[i], m < last ? m : last);
         }
     }
-    // Is there an i-th vector of this thread, and where?
-    __device__ __forceinline__ bool find(int64_t i, I *at) const
+    __device__ __forceinline__ void find(int64_t m, I *at) const
     {
-        const int64_t m = i * LANES + lane;
 #pragma unroll
         for (int t = 0; t < F::offsets; t++)
             at[t] = base[t];
-        if (m < f.n_summed)
-            f.summed.add((I)m, at);
-        return m < f.n_summed;
+        f.summed.add((I)m, at);
     }
-    template <bool WHOLE> __device__ __forceinline__ void load(E &e, int64_t i) const
+    template <bool WHOLE> __device__ __forceinline__ void load(E &e, int64_t m) const
     {
         I at[F::offsets];
-        if (!find(i, at))
-            return;
+        find(m, at);
         if constexpr (WHOLE)
             f.load(e, at, 0);
         else
             f.load_each(e, at);
+    }
+    __device__ __forceinline__ void load_again(E &e, int64_t m) const
+    {
+        if (whole)
+            load<true>(e, m);
+        else
+            load<false>(e, m);
     }
     __device__ __forceinline__ bool is_first() const
     {
@@ -271,22 +280,20 @@ template <class F, int N, int LANES, int ITEMS> struct formula_reader {
     template <class J, class V> __device__ __forceinline__ typename F::sum_type join(const V &value) const
     {
         typedef typename F::sum_type A;
-        I at[F::offsets];
         A v = J::template start<A>();
         if constexpr (ITEMS > 0) {
 #pragma unroll
-            for (int i = 0; i < ITEMS; i++)
-                if (find(i, at))
+            for (int i = 0; i < ITEMS; i++) {
+                A joined = v;
 #pragma unroll
-                    for (int k = 0; k < N; k++)
-                        v = J::join(v, value(held[i], k));
+                for (int k = 0; k < N; k++)
+                    joined = J::join(joined, value(held[i], k));
+                v = i < mine ? joined : v;
+            }
         } else {
-            for (int64_t i = 0; find(i, at); i++) {
+            for (int64_t m = lane; m < f.n_summed; m += LANES) {
                 E e;
-                if (whole)
-                    load<true>(e, i);
-                else
-                    load<false>(e, i);
+                load_again(e, m);
 #pragma unroll
                 for (int k = 0; k < N; k++)
                     v = J::join(v, value(e, k));
@@ -294,13 +301,10 @@ template <class F, int N, int LANES, int ITEMS> struct formula_reader {
         }
         return formula_share<J, LANES>(v);
     }
-    template <class C> __device__ __forceinline__ void put(E &e, I *at, const C &compute) const
+    __device__ __forceinline__ void put(E &e, int64_t m) const
     {
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            compute(e, k);
-        if (!live)
-            return;
+        I at[F::offsets];
+        find(m, at);
         if (whole)
             f.store(e, at, 0);
         else
@@ -308,27 +312,33 @@ template <class F, int N, int LANES, int ITEMS> struct formula_reader {
     }
     template <class C> __device__ __forceinline__ void each(const C &compute)
     {
-        I at[F::offsets];
         if constexpr (ITEMS > 0) {
 #pragma unroll
-            for (int i = 0; i < ITEMS; i++)
-                if (find(i, at))
-                    put(held[i], at, compute);
+            for (int i = 0; i < ITEMS; i++) {
+#pragma unroll
+                for (int k = 0; k < N; k++)
+                    compute(held[i], k);
+                if (live && i < mine)
+                    put(held[i], i * LANES + lane);
+            }
         } else {
-            for (int64_t i = 0; find(i, at); i++) {
+            for (int64_t m = lane; m < f.n_summed; m += LANES) {
                 E e;
-                if (whole)
-                    load<true>(e, i);
-                else
-                    load<false>(e, i);
-                put(e, at, compute);
+                load_again(e, m);
+#pragma unroll
+                for (int k = 0; k < N; k++)
+                    compute(e, k);
+                if (live)
+                    put(e, m);
             }
         }
     }
 };
 
+// Of rows that take a larger block 1024 threads are to run at a time: it waits for itself at barriers.
 template <class F, int N, int LANES, int ITEMS>
-__global__ void __launch_bounds__(LANES > FORMULA_BLOCK ? LANES : FORMULA_BLOCK) formula_row(F f)
+__global__ void __launch_bounds__(LANES > FORMULA_BLOCK ? LANES : FORMULA_BLOCK,
+                                  LANES > FORMULA_BLOCK ? 1024 / LANES : 0) formula_row(F f)
 {
     enum { ROWS = LANES > FORMULA_BLOCK ? 1 : FORMULA_BLOCK / LANES };
     formula_reader<F, N, LANES, ITEMS> row(f, (int64_t)blockIdx.x * ROWS + threadIdx.x / LANES);

@@ -224,7 +224,7 @@ enum { FORMULA_BLOCK = 256 };
 struct formula_add {
     template <class A> __device__ __forceinline__ static A start()
     {
-        return 0;
+        return A{};
     }
     template <class A> __device__ __forceinline__ static A join(A a, A b)
     {
@@ -240,6 +240,20 @@ template <int SIGN> struct formula_extreme { // 1: the largest, -1: the smallest
     template <class A> __device__ __forceinline__ static A join(A a, A b)
     {
         return (SIGN > 0 ? a > b : a < b) || a != a ? a : b;
+    }
+};
+
+// Sums that are made together.
+template <class A, int N> struct formula_sums {
+    A v[N];
+
+    __device__ __forceinline__ formula_sums operator+(const formula_sums &other) const
+    {
+        formula_sums sums;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            sums.v[i] = v[i] + other.v[i];
+        return sums;
     }
 };
 

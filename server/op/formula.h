@@ -186,9 +186,12 @@ struct formula_kernel {
     struct formula_reach reach; // what takes part
     int n_operands;             // those that are read come first
     struct formula_operand operands[FORMULA_MAX_OPERANDS];
-    const struct node *sum;     // the tree whose values are summed; NULL: none is
+    int n_sums;                 // trees whose values are summed; 0: none are
+    struct {
+        const struct node *root;
+        const char *type; // of what its sums are stored in
+    } sums[OP_MAX_INPUTS];
     const char *join;           // how, in C++
-    const char *sum_type;       // of what the sums are stored in
     bool rows;                  // sums are made for a row, and what is made of them
     int n_offsets;              // [0]: of what has the whole shape
     int rank;                   // of a map: dimensions to find offsets in; 0: none are needed

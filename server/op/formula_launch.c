@@ -256,7 +256,6 @@ bool launch_map(struct planner *p)
 // --- sums over what was repeated
 
 struct sum {
-    int to, parts_to; // tensors
     const char *join;
     uint32_t kept, summed;    // dimensions
     bool columns;             // the innermost dimension is kept
@@ -270,11 +269,16 @@ static void split_gpu(const struct planner *p, struct sum *s)
     int64_t n_results = s->columns ? s->n_kept / p->kernel.width : s->n_kept;
     int others = pow2_within(s->n_summed, BLOCK);
     s->lanes = s->columns ? pow2_within(n_results, 32) : BLOCK / others;
+    // Eight lanes read 128 bytes, which lie together in memory; with more there are fewer blocks.
+    while (s->columns && s->lanes > 8 && n_results < 64 * s->lanes && BLOCK / s->lanes < others)
+        s->lanes /= 2;
     if (BLOCK / s->lanes > others)
         s->lanes = BLOCK / others;
     others = BLOCK / s->lanes;
     s->blocks = divide_up(n_results, s->lanes);
     s->parts = least(divide_up(GPU_BLOCKS, most(1, s->blocks)), divide_up(s->n_summed, others * 4));
+    if (s->n_summed <= 16 * others)
+        s->parts = 1; // to sum the parts up is a launch more, which takes longer than these
     s->parts = most(s->parts, divide_up(s->n_summed, (int64_t)others * 1024));
 }
 
@@ -319,36 +323,36 @@ static void split(const struct planner *p, struct sum *s)
     s->parts = most(1, divide_up(s->n_summed, s->share));
 }
 
-static bool put_sum(struct planner *p, const struct sum *s, int to)
+// Behind the tensors that are read, and those that sums go to.
+static bool put_sum(struct planner *p, const struct sum *s)
 {
-    return args_add_operands(p) && (to < 0 || packed_put_slot(&p->launch.packed, to)) &&
-           args_add_long(p, s->n_kept) && args_add_long(p, s->n_summed) &&
+    return args_add_long(p, s->n_kept) && args_add_long(p, s->n_summed) &&
            args_add_long(p, s->share) && args_add_long(p, s->group) &&
            args_add_dims(p, s->kept, 0) && args_add_dims(p, s->summed, 0) && args_end(p);
 }
 
-static bool add_total(struct planner *p, const struct sum *s)
+static bool add_total(struct planner *p, const struct sum *s, const struct sum_target *target)
 {
     struct packed *packed = &p->launch.packed;
     int lanes = p->on_cpu ? 1 : pow2_within(s->n_kept, 32);
     packed_start(&p->launch.packed);
-    if (!packed_put_slot(packed, s->parts_to) || !packed_put_slot(packed, s->to) ||
+    if (!packed_put_slot(packed, target->parts) || !packed_put_slot(packed, target->to) ||
         !args_add_long(p, s->n_kept) || !args_add_long(p, s->parts))
         return fail_size(p);
     for (uint32_t i = 0; i < 4; i++)
         packed->params[packed->n_params++] = (struct plan_param){ .offset = 8 * i, .size = 8 };
     p->launch.n_written = 0;
-    launch_add_written(p, s->to);
+    launch_add_written(p, target->to);
     bool adds = strcmp(s->join, "opd::formula_add") == 0;
     snprintf(p->launch.kernel, sizeof p->launch.kernel, "opd::formula_total<acc_t, %s, %d%s%s>",
-             element_type(p, s->to), lanes, adds ? "" : ", ", adds ? "" : s->join);
+             element_type(p, target->to), lanes, adds ? "" : ", ", adds ? "" : s->join);
     return launch(p, divide_up(s->n_kept, p->on_cpu ? 1024 : lanes), 1, BLOCK);
 }
 
 // Room for the sums of the parts.
-static bool make_room(struct planner *p, const struct sum *s)
+static bool make_room(struct planner *p, const struct sum *s, int parts)
 {
-    struct tensor_desc *room = &p->env->temps[s->parts_to - TENSOR_TEMP];
+    struct tensor_desc *room = &p->env->temps[parts - TENSOR_TEMP];
     *room = (struct tensor_desc){ .dtype = env_dtype(p->env, TYPE_ACC),
                                   .rank = 2,
                                   .shape = { s->parts, s->n_kept } };
@@ -360,36 +364,56 @@ static int count_bits(uint32_t bits)
     return bits ? __builtin_popcount(bits) : 1;
 }
 
-bool launch_sum(struct planner *p, const struct node *root, const char *join, int to, int parts,
-                const struct tensor_desc *shape)
+// Where each sum goes, or those of its parts.
+static bool add_targets(struct planner *p, const struct sum *s, const struct sum_target *each,
+                        int n)
 {
     struct formula_kernel *k = &p->kernel;
-    struct sum s = { .to = to, .parts_to = parts, .join = join, .group = 1 };
+    bool whole = s->parts == 1;
+    if (!args_add_operands(p))
+        return false;
+    for (int i = 0; i < n; i++) {
+        int to = whole ? each[i].to : each[i].parts;
+        k->sums[i].root = each[i].root;
+        k->sums[i].type = whole ? element_type(p, to) : "acc_t";
+        if ((!whole && !make_room(p, s, to)) || !packed_put_slot(&p->launch.packed, to))
+            return false;
+        launch_add_written(p, to);
+    }
+    k->n_sums = n;
+    return put_sum(p, s);
+}
+
+bool launch_sums(struct planner *p, const struct sum_target *each, int n, const char *join,
+                 const struct tensor_desc *shape)
+{
+    struct formula_kernel *k = &p->kernel;
+    struct sum s = { .join = join, .group = 1 };
     char more[32];
-    add_root(p, root);
+    for (int i = 0; i < n; i++)
+        add_root(p, each[i].root);
     add_read(p);
     if (!lay_out(p, shape))
         return false;
-    k->sum = root;
     k->join = join;
     k->width = choose_width(p, false);
     split(p, &s);
     k->kept_rank = count_bits(s.kept);
     k->summed_rank = count_bits(s.summed);
-    k->sum_type = s.parts > 1 ? "acc_t" : element_type(p, to);
-    if (s.parts > 1 && !make_room(p, &s))
-        return false;
-    if (!put_sum(p, &s, s.parts > 1 ? parts : to))
+    if (!add_targets(p, &s, each, n))
         return fail_size(p);
-    launch_add_written(p, s.parts > 1 ? parts : to);
     snprintf(more, sizeof more, ", %s, %d", s.columns ? "true" : "false", s.lanes);
     write_kernel(p, "formula_sum", more);
-    return launch(p, s.blocks, s.parts, BLOCK) && (s.parts == 1 || add_total(p, &s));
+    bool ok = launch(p, s.blocks, s.parts, BLOCK);
+    for (int i = 0; i < n && ok && s.parts > 1; i++)
+        ok = add_total(p, &s, &each[i]);
+    return ok;
 }
 
 // --- row by row
 
-// The threads of a row, and how many vectors each of them holds; 0: they do not fit.
+// The threads of a row, and how many vectors each of them holds; 0: they do not fit, or there are
+// none, since of what is held the last is read in place of what is not there.
 static void share_row(const struct planner *p, int64_t vectors, int *lanes, int *items)
 {
     int loaded = 1, limit;
@@ -403,7 +427,7 @@ static void share_row(const struct planner *p, int64_t vectors, int *lanes, int 
     if (*lanes == 1024)
         limit = limit > 4 ? 4 : limit; // it has 64 registers
     *items = pow2_within(divide_up(vectors, *lanes), 16);
-    if (*items > limit) {
+    if (*items > limit || vectors == 0) {
         *items = 0;
         *lanes = 512;
     }
@@ -434,7 +458,7 @@ bool launch_rows(struct planner *p)
         s.n_summed = 1, k->width = 1;
     if (!p->on_cpu)
         share_row(p, s.n_summed, &lanes, &items);
-    if (!put_sum(p, &s, -1))
+    if (!args_add_operands(p) || !put_sum(p, &s))
         return fail_size(p);
     snprintf(more, sizeof more, ", %d, %d", lanes, items);
     write_kernel(p, "formula_row", more);

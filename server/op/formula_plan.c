@@ -101,8 +101,11 @@ static bool make_sum(struct planner *p, int sum)
     snprintf(suffix, sizeof suffix, "row%d", sum);
     launch_start(p, suffix, false);
     p->launch.line = p->set->items[0].line;
-    bool ok = keep_sum(p, sum) && launch_sum(p, n->args[0], formula_join(n), p->temps[sum],
-                                             TENSOR_TEMP + p->n_temps++, &p->row);
+    bool ok = keep_sum(p, sum);
+    if (ok) {
+        const struct sum_target target = { n->args[0], p->temps[sum], TENSOR_TEMP + p->n_temps++ };
+        ok = launch_sums(p, &target, 1, formula_join(n), &p->row);
+    }
     p->is_made[sum] = true;
     return ok;
 }
@@ -221,6 +224,35 @@ static bool rows(struct planner *p, const struct targets *t)
     return ok;
 }
 
+// How many sums are made together: a block keeps each of them for 256 threads and up to 8 columns
+// in shared memory, of which it has 48 KiB. On the CPU a launch costs nothing, and a loop of one
+// sum is a vector's.
+static int count_together(const struct planner *p)
+{
+    return p->on_cpu ? 1 : dtype_size(env_dtype(p->env, TYPE_ACC)) > 4 ? 2 : 4;
+}
+
+// The gradients of inputs that are alike are summed together: all read the gradient of the output.
+static bool sum_alike(struct planner *p, struct targets *t)
+{
+    const struct formula *first = &p->set->items[t->summed[0]];
+    const struct tensor_desc *shape = &p->env->request->inputs[first->target - TENSOR_GRAD_INPUT];
+    struct sum_target each[OP_MAX_INPUTS];
+    int n = 0, left = 0;
+    for (int i = 0; i < t->n_summed; i++) {
+        const struct formula *f = &p->set->items[t->summed[i]];
+        int input = f->target - TENSOR_GRAD_INPUT;
+        if (n < count_together(p) && tensor_desc_same(&p->env->request->inputs[input], shape))
+            each[n++] = (struct sum_target){ f->root, f->target, TENSOR_TEMP + input };
+        else
+            t->summed[left++] = t->summed[i];
+    }
+    t->n_summed = left;
+    launch_start(p, first->name, false);
+    p->launch.line = first->line;
+    return launch_sums(p, each, n, sum_join, shape);
+}
+
 static bool add_all(struct planner *p)
 {
     struct targets t = { 0 };
@@ -228,15 +260,9 @@ static bool add_all(struct planner *p)
         return false;
     if (p->n_sums == 0 ? !map_targets(p, &t, false) : is_staged(p) ? !stage(p, &t) : !rows(p, &t))
         return false;
-    for (int i = 0; i < t.n_summed; i++) {
-        const struct formula *f = &p->set->items[t.summed[i]];
-        int input = f->target - TENSOR_GRAD_INPUT;
-        launch_start(p, f->name, false);
-        p->launch.line = f->line;
-        if (!launch_sum(p, f->root, sum_join, f->target, TENSOR_TEMP + input,
-                        &p->env->request->inputs[input]))
+    while (t.n_summed > 0)
+        if (!sum_alike(p, &t))
             return false;
-    }
     return true;
 }
 

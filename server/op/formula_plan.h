@@ -48,9 +48,13 @@ void launch_add_written(struct planner *p, int tensor);
 void launch_add_sum(struct planner *p, int sum); // of a row, to be stored
 
 bool launch_map(struct planner *p); // element by element
-// The tree's values summed to what has that shape, joined as it says.
-bool launch_sum(struct planner *p, const struct node *root, const char *join, int to, int parts,
-                const struct tensor_desc *shape);
+// The values of trees summed to what has that shape, joined as it says.
+struct sum_target {
+    const struct node *root;
+    int to, parts; // tensors: the sums, and those of parts of what is summed
+};
+bool launch_sums(struct planner *p, const struct sum_target *each, int n, const char *join,
+                 const struct tensor_desc *shape);
 bool launch_rows(struct planner *p); // results of each row, and the sums that they are made of
 
 // formula_args.c: the struct that a kernel of the launch takes, as C++ lays it out, from its first

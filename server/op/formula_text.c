@@ -32,9 +32,9 @@ static void write_members(const struct formula_kernel *k, struct buf *out)
     for (int i = 0; i < k->n_operands; i++)
         buf_printf(out, "    %s%s *%c_%s;\n", k->operands[i].written ? "" : "const ",
                    k->operands[i].type, mark(k, i, "po"), operand_name(k, i));
-    if (k->sum)
-        buf_printf(out, "    %s *sums;\n", k->sum_type);
-    if (k->sum || k->rows)
+    for (int i = 0; i < k->n_sums; i++)
+        buf_printf(out, "    %s *sums_%d;\n", k->sums[i].type, i);
+    if (k->n_sums > 0 || k->rows)
         buf_printf(out,
                    "    int64_t n_kept, n_summed, share, group;\n"
                    "    opd::formula_dims<%d, %d, %s> kept;\n"
@@ -55,18 +55,20 @@ static void write_members(const struct formula_kernel *k, struct buf *out)
             buf_printf(out, "    enum : bool { c_%d = %s }; // %s\n", v,
                        k->names.known[v] ? "true" : "false", set->values[v].text);
     buf_printf(out, "    typedef %s index;\n    enum { offsets = %d", index, k->n_offsets);
-    if (k->sum || k->rows)
-        buf_printf(out, ", kept_rank = %d, summed_rank = %d };\n    typedef acc_t sum_type;\n",
-                   k->kept_rank, k->summed_rank);
-    else
-        buf_append_str(out, " };\n");
-    if (k->sum)
+    if (k->n_sums > 0 || k->rows)
+        buf_printf(out, ", kept_rank = %d, summed_rank = %d", k->kept_rank, k->summed_rank);
+    buf_append_str(out, " };\n");
+    if (k->n_sums > 1)
+        buf_printf(out, "    typedef opd::formula_sums<acc_t, %d> sum_type;\n", k->n_sums);
+    else if (k->n_sums > 0 || k->rows)
+        buf_append_str(out, "    typedef acc_t sum_type;\n");
+    if (k->n_sums > 0)
         buf_printf(out, "    typedef %s join;\n", k->join);
 }
 
 static void write_locate(const struct formula_kernel *k, struct buf *out)
 {
-    if (k->sum || k->rows)
+    if (k->n_sums > 0 || k->rows)
         return;
     buf_printf(out, "    __device__ __forceinline__ int64_t row() const\n    {\n        return ");
     if (k->rank > 0)
@@ -239,16 +241,21 @@ static void write_run(const struct formula_kernel *k, struct buf *out)
     free(reach);
 }
 
-static void write_sum(const struct formula_kernel *k, struct buf *out)
+static void write_value(const struct formula_kernel *k, struct buf *out)
 {
-    buf_append_str(out, "    template <int N> __device__ __forceinline__ acc_t "
+    buf_append_str(out, "    template <int N> __device__ __forceinline__ sum_type "
                         "value(const elements<N> &e, int k) const\n    {\n");
     write_formulas(k, &k->reach, out);
-    write_tree(k, "        return acc_t(", k->sum, ");\n    }\n", out);
-    buf_printf(out,
-               "    __device__ __forceinline__ void put(int64_t i, acc_t sum) const\n    {\n"
-               "        sums[i] = (%s)(sum);\n    }\n",
-               k->sum_type);
+    buf_append_str(out, "        return { ");
+    for (int i = 0; i < k->n_sums; i++)
+        write_tree(k, i > 0 ? ", acc_t(" : "acc_t(", k->sums[i].root, ")", out);
+    buf_append_str(out, " };\n    }\n    __device__ __forceinline__ void "
+                        "put(int64_t i, sum_type sum) const\n    {\n");
+    for (int i = 0; i < k->n_sums; i++)
+        buf_printf(out, k->n_sums > 1 ? "        sums_%d[i] = (%s)(sum.v[%d]);\n"
+                                      : "        sums_%d[i] = (%s)(sum);\n",
+                   i, k->sums[i].type, i);
+    buf_append_str(out, "    }\n");
 }
 
 static void write_compute(const struct formula_kernel *k, struct buf *out)
@@ -271,14 +278,14 @@ void formula_write(const struct formula_kernel *k, struct buf *out)
     write_locate(k, out);
     write_elements(k, out);
     write_transfer(k, false, false, out);
-    if (!k->sum)
+    if (k->n_sums == 0)
         write_transfer(k, true, false, out);
     if (k->rows) {
         write_transfer(k, false, true, out);
         write_transfer(k, true, true, out);
         write_run(k, out);
-    } else if (k->sum) {
-        write_sum(k, out);
+    } else if (k->n_sums > 0) {
+        write_value(k, out);
     } else {
         write_compute(k, out);
     }

@@ -371,12 +371,12 @@ static void test_backward(void **state)
     // grad_x, and grad_w in two stages.
     assert_int_equal(plan->n_steps, 3);
     assert_string_equal(plan->kernels[0].expr, "opd::formula_map<g_backward, 4>");
-    assert_string_equal(plan->kernels[1].expr, "opd::formula_sum<g_grad_w, 4, true, 16>");
+    assert_string_equal(plan->kernels[1].expr, "opd::formula_sum<g_grad_w, 4, true, 8>");
     assert_string_equal(plan->kernels[2].expr, "opd::formula_total<acc_t, scalar_t, 32>");
     check_shape(plan, 0, "grad_x", "float32 [5000, 64]");
     check_shape(plan, 1, "grad_w", "float32 [64]");
     uint32_t parts = plan->steps[1].grid[1];
-    assert_true(parts > 50 && plan->steps[1].grid[0] == 1);
+    assert_true(parts > 32 && plan->steps[1].grid[0] == 2);
     assert_int_equal(argument(plan, 2, 24, 8), parts);
     // Each is compiled with its own text alone.
     assert_non_null(strstr(plan->kernels[0].prelude, "struct g_backward {"));
@@ -391,6 +391,62 @@ static void test_backward(void **state)
     plan = build(&request);
     assert_string_equal(plan->kernels[0].expr, "opd::formula_sum<g_grad_w, 1, true, 1>");
     assert_null(strstr(plan->kernels[0].prelude, "g_backward"));
+    plan_free(plan);
+    op_unref(op);
+}
+
+static const char affine[] = "//! op a(Tensor x, Tensor w, Tensor b) -> Tensor y\n"
+                             "//! dtypes float32 float64\n"
+                             "//! formula y = x * w + b\n";
+
+static void check_kernels(const struct plan *plan, const char *const *expected, int n)
+{
+    assert_int_equal(plan->n_steps, n);
+    for (int i = 0; i < n; i++)
+        assert_string_equal(plan->kernels[plan->steps[i].kernel].expr, expected[i]);
+}
+
+// Sums of gradients whose inputs are alike are one launch; of few elements, in one part.
+static void test_sums_together(void **state)
+{
+    (void)state;
+    struct op *op = parse_text(affine);
+    const struct tensor_desc x = desc(OPD_DTYPE_float32, 2, 64, 1000, 0);
+    const struct tensor_desc w = desc(OPD_DTYPE_float32, 1, 1000, 0, 0);
+    struct plan_request request = { .op = op, .inputs = { x, w, w } };
+    request.direction = PLAN_BACKWARD;
+    request.wanted = 7;
+    struct plan *plan = build(&request);
+    check_kernels(plan,
+                  (const char *[]){ "opd::formula_map<a_backward, 4>",
+                                    "opd::formula_sum<a_grad_w, 4, true, 8>" },
+                  2);
+    assert_non_null(strstr(plan->kernels[1].prelude, "opd::formula_sums<acc_t, 2> sum_type;"));
+    check_shape(plan, 1, "grad_w", "float32 [1000]");
+    check_shape(plan, 2, "grad_b", "float32 [1000]");
+    plan_free(plan);
+
+    request.inputs[0] = desc(OPD_DTYPE_float32, 2, 6400, 1000, 0); // in parts
+    plan = build(&request);
+    check_kernels(plan,
+                  (const char *[]){ "opd::formula_map<a_backward, 4>",
+                                    "opd::formula_sum<a_grad_w, 4, true, 8>",
+                                    "opd::formula_total<acc_t, scalar_t, 32>",
+                                    "opd::formula_total<acc_t, scalar_t, 32>" },
+                  4);
+    plan_free(plan);
+
+    request.inputs[2] = desc(OPD_DTYPE_float32, 2, 1, 1, 0); // not alike
+    request.wanted = 6;
+    request.inputs[0] = x;
+    plan = build(&request);
+    assert_int_equal(plan->n_steps, 3); // grad_b in parts
+    plan_free(plan);
+
+    request.inputs[2] = w;
+    request.on_cpu = true;
+    plan = build(&request);
+    assert_null(strstr(plan->kernels[0].prelude, "formula_sums"));
     plan_free(plan);
     op_unref(op);
 }
@@ -456,7 +512,7 @@ int main(void)
         cmocka_unit_test(test_use),       cmocka_unit_test(test_forward),
         cmocka_unit_test(test_broadcast), cmocka_unit_test(test_backward),
         cmocka_unit_test(test_empty),     cmocka_unit_test(test_empty_rows),
-        cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_choices),   cmocka_unit_test(test_sums_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
