@@ -335,10 +335,18 @@ template <class F, int N, int LANES, int ITEMS> struct formula_reader {
     }
 };
 
-// Of rows that take a larger block 1024 threads are to run at a time: it waits for itself at barriers.
+// Blocks that share a row wait for themselves at barriers, and others have to run meanwhile: of 256
+// threads 3, whose 80 registers hold a row, of more as many as have 1024. 0: the compiler chooses.
+template <int LANES> struct formula_row_block {
+    enum {
+        THREADS = LANES > FORMULA_BLOCK ? LANES : FORMULA_BLOCK,
+        AT_A_TIME = LANES > FORMULA_BLOCK ? 1024 / LANES : LANES == FORMULA_BLOCK ? 3 : 0
+    };
+};
+
 template <class F, int N, int LANES, int ITEMS>
-__global__ void __launch_bounds__(LANES > FORMULA_BLOCK ? LANES : FORMULA_BLOCK,
-                                  LANES > FORMULA_BLOCK ? 1024 / LANES : 0) formula_row(F f)
+__global__ void __launch_bounds__(formula_row_block<LANES>::THREADS, formula_row_block<LANES>::AT_A_TIME)
+    formula_row(F f)
 {
     enum { ROWS = LANES > FORMULA_BLOCK ? 1 : FORMULA_BLOCK / LANES };
     formula_reader<F, N, LANES, ITEMS> row(f, (int64_t)blockIdx.x * ROWS + threadIdx.x / LANES);
