@@ -104,7 +104,7 @@ OPD_ROUGH(formula_expm1, formula_rough_expm1, expm1)
 OPD_ROUGH(formula_tanh, formula_rough_tanh, tanh)
 
 // A choice of which both branches have been computed.
-template <class A> __device__ __forceinline__ A formula_choose(bool condition, A a, A b)
+template <class A, class B> __device__ __forceinline__ auto formula_choose(bool condition, A a, B b)
 {
     return condition ? a : b;
 }

@@ -284,6 +284,35 @@ def test_gradients_are_derived_and_summed_over_what_was_repeated(derived):
     assert np.allclose(grad_scale, np.where(x > 0, x, 0.25 * x).sum(0), rtol=1e-14)
 
 
+POLYNOMIAL = """\
+//! op      poly(Tensor x, Tensor a, Tensor b, Tensor c, Tensor d, Tensor e) -> Tensor y
+//! dtypes  float32 float64
+//! formula y = a + x * (b + x * (c + x * (d + x * e)))
+//! example x=[3,9] a=[9] b=[9] c=[9] d=[9] e=[9]
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gradients_that_are_summed_together(start_daemon, tmp_path, dtype):
+    """More of them than one launch makes, in one part and in several; the same bits in whatever company."""
+    (tmp_path / "poly.cu").write_text(POLYNOMIAL)
+    names, rng = "abcde", np.random.default_rng(0)
+    with start_daemon("--kernels", str(tmp_path)).connect() as client:
+        for rows in (1, 70, 3001):
+            x, grad_y = (rng.uniform(-1, 1, (rows, 100)).astype(dtype) for _ in range(2))
+            _, context = client.ops.poly.forward(x, *rng.uniform(-1, 1, (5, 100)).astype(dtype))
+            powers = [np.power(x.astype(np.float64), i) for i in range(5)]
+            wanted = [(grad_y.astype(np.float64) * power).sum(0) for power in powers]
+            all_of_them = {name: g.numpy() for name, g in zip(names, context.backward(grad_y)[1:])}
+            for name, expected in zip(names, wanted):
+                scale = np.abs(expected).max()
+                assert np.abs(all_of_them[name] - expected).max() < {"float32": 1e-5, "float64": 1e-13}[dtype] * scale
+            for some in ("a", "e", "bd", "ace", "bcde"):
+                grads = dict(zip(names, context.backward(grad_y, wanted=tuple(some))[1:]))
+                for name in some:
+                    assert np.array_equal(grads[name].numpy(), all_of_them[name]), (rows, some, name)
+
+
 OWN = """\
 //! op      scaled(Tensor x, Tensor? scale=None, *, bool twice=False) -> Tensor y
 //! dtypes  float32 float64
