@@ -7,6 +7,7 @@
 enum {
     BLOCK = 256,       // threads on a GPU, as in opd.cuh; one on the CPU
     GPU_BLOCKS = 1024, // fill the largest one
+    SUM_WIDTH = 8,     // columns of a thread at most: formula_plan.c counts on it
     CPU_BLOCKS = 64,   // so many cores have something to do
     CPU_SHARE = 4096,  // elements that are worth a block there
     CPU_TILE = 256,    // as in opd.cuh
@@ -269,8 +270,9 @@ static void split_gpu(const struct planner *p, struct sum *s)
     int64_t n_results = s->columns ? s->n_kept / p->kernel.width : s->n_kept;
     int others = pow2_within(s->n_summed, BLOCK);
     s->lanes = s->columns ? pow2_within(n_results, 32) : BLOCK / others;
-    // Eight lanes read 128 bytes, which lie together in memory; with more there are fewer blocks.
-    while (s->columns && s->lanes > 8 && n_results < 64 * s->lanes && BLOCK / s->lanes < others)
+    // As few as read 128 bytes that lie together in memory: with more there are fewer blocks.
+    while (s->columns && s->lanes > 8 && s->lanes * p->kernel.width > 32 &&
+           n_results < 64 * s->lanes && BLOCK / s->lanes < others)
         s->lanes /= 2;
     if (BLOCK / s->lanes > others)
         s->lanes = BLOCK / others;
@@ -396,7 +398,7 @@ bool launch_sums(struct planner *p, const struct sum_target *each, int n, const 
     if (!lay_out(p, shape))
         return false;
     k->join = join;
-    k->width = choose_width(p, false);
+    k->width = (int)least(choose_width(p, false), SUM_WIDTH);
     split(p, &s);
     k->kept_rank = count_bits(s.kept);
     k->summed_rank = count_bits(s.summed);

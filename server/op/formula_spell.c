@@ -190,19 +190,27 @@ static bool calls_own(const struct node *n)
     return own;
 }
 
+// Sums are a row's; formulas that are named may be anything.
+static bool reads_elements(const struct node *n)
+{
+    bool reads = n->kind == NODE_TENSOR || n->kind == NODE_FORMULA;
+    for (int i = 0; i < n->n_args && !reads && !formula_is_sum(n); i++)
+        reads = reads_elements(n->args[i]);
+    return reads;
+}
+
 // A choice that each element makes for itself: both branches are computed, since threads that
 // branch wait for one another, element by element. A function of the file's own may have been
 // written for what the condition lets through.
-static bool is_computed_whole(const struct writer *w, const struct node *n)
+static bool is_computed_whole(const struct node *n)
 {
-    const struct formula_names *names = w->names;
-    return n->kind == NODE_CHOICE && !calls_own(n->args[1]) && !calls_own(n->args[2]) &&
-           formula_level(names->op, names->set, n->args[0], names->known) == LEVEL_ELEMENT;
+    return n->kind == NODE_CHOICE && reads_elements(n->args[0]) && !calls_own(n->args[1]) &&
+           !calls_own(n->args[2]);
 }
 
 static struct spelling find_spelling(const struct writer *w, const struct node *n)
 {
-    if (w->is_cpp && is_computed_whole(w, n))
+    if (w->is_cpp && is_computed_whole(n))
         return (struct spelling){ "opd::formula_choose(", ", ", ")" };
     if (w->is_cpp)
         return cpp[n->kind];

@@ -294,7 +294,7 @@ POLYNOMIAL = """\
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_gradients_that_are_summed_together(start_daemon, tmp_path, dtype):
-    """More of them than one launch makes, in one part and in several; the same bits in whatever company."""
+    """More of them than one launch makes, in one part and in several; here each has the same bits by itself."""
     (tmp_path / "poly.cu").write_text(POLYNOMIAL)
     names, rng = "abcde", np.random.default_rng(0)
     with start_daemon("--kernels", str(tmp_path)).connect() as client:

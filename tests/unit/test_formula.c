@@ -316,6 +316,7 @@ static void test_choices(void **state)
     (void)state;
     check_cpp("x < 0 ? z : x", "opd::formula_choose(v_x < acc_t(0), v_z, v_x)");
     check_cpp("a < 0 ? z : x", "c_0 < acc_t(0) ? v_z : v_x"); // the same for all elements
+    check_cpp("sum(x) < 0 ? z : x", "s_0 < acc_t(0) ? v_z : v_x"); // of a row
     check_cpp("x < 0 ? own(z) : x", "v_x < acc_t(0) ? acc_t(::own(v_z)) : v_x");
 }
 
@@ -447,6 +448,17 @@ static void test_sums_together(void **state)
     request.on_cpu = true;
     plan = build(&request);
     assert_null(strstr(plan->kernels[0].prelude, "formula_sums"));
+    plan_free(plan);
+    op_unref(op);
+
+    // What reads no elements has no width of its own, and each sum its place in shared memory.
+    op = parse_text("//! op a(Tensor x, Tensor w, Tensor b) -> Tensor y\n//! dtypes float32\n"
+                    "//! formula y = x + floor(w) + floor(b)\n");
+    request = (struct plan_request){ .op = op, .inputs = { x, w, w } };
+    request.direction = PLAN_BACKWARD;
+    request.wanted = 6;
+    plan = build(&request);
+    check_kernels(plan, (const char *[]){ "opd::formula_sum<a_grad_w, 8, true, 8>" }, 1);
     plan_free(plan);
     op_unref(op);
 }
