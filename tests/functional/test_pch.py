@@ -37,6 +37,12 @@ class Logged(Compiler):
         with open(self.path, "w") as log:
             super().__init__(PROGRAM, log=log, **options)
 
+    def compile(self, source, expr, **other):
+        try:
+            return super().compile(source, expr, **other)
+        except ConnectionError as error:
+            raise ConnectionError(f"{error}; its log ends:\n{self.path.read_text()[-4000:]}") from None
+
     def make(self, source, **other):
         self.result = self.compile(source, **{"expr": "k<scalar_t>", **other})
         assert self.result["code"] == 0, self.result["message"] + self.result["log"]
