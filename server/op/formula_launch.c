@@ -5,12 +5,13 @@
 #include "op/formula_plan.h"
 
 enum {
-    BLOCK = 256,       // threads on a GPU, as in opd.cuh; one on the CPU
-    GPU_BLOCKS = 1024, // fill the largest one
-    SUM_WIDTH = 8,     // columns of a thread at most: formula_plan.c counts on it
-    CPU_BLOCKS = 64,   // so many cores have something to do
-    CPU_SHARE = 4096,  // elements that are worth a block there
-    CPU_TILE = 256,    // as in opd.cuh
+    BLOCK = 256,           // threads on a GPU, as in opd.cuh; one on the CPU
+    GPU_BLOCKS = 1024,     // fill the largest one
+    SUM_WIDTH = 8,         // columns of a thread at most
+    SUM_MEMORY = 32 << 10, // bytes of a block's 48 KiB of shared memory
+    CPU_BLOCKS = 64,       // so many cores have something to do
+    CPU_SHARE = 4096,      // elements that are worth a block there
+    CPU_TILE = 256,        // as in opd.cuh
 };
 
 static int64_t divide_up(int64_t a, int64_t b)
@@ -364,6 +365,14 @@ static bool make_room(struct planner *p, const struct sum *s, int parts)
 static int count_bits(uint32_t bits)
 {
     return bits ? __builtin_popcount(bits) : 1;
+}
+
+// A block keeps each sum for all its threads and their columns. On the CPU a launch costs nothing,
+// and a loop of one sum is a vector's.
+int launch_max_sums(const struct planner *p)
+{
+    size_t size = dtype_size(env_dtype(p->env, TYPE_ACC));
+    return p->on_cpu ? 1 : (int)(SUM_MEMORY / (BLOCK * SUM_WIDTH * size));
 }
 
 // Where each sum goes, or those of its parts.

@@ -224,14 +224,6 @@ static bool rows(struct planner *p, const struct targets *t)
     return ok;
 }
 
-// How many sums are made together: a block keeps each of them for 256 threads and up to 8 columns
-// in shared memory, of which it has 48 KiB. On the CPU a launch costs nothing, and a loop of one
-// sum is a vector's.
-static int count_together(const struct planner *p)
-{
-    return p->on_cpu ? 1 : dtype_size(env_dtype(p->env, TYPE_ACC)) > 4 ? 2 : 4;
-}
-
 // The gradients of inputs that are alike are summed together: all read the gradient of the output.
 static bool sum_alike(struct planner *p, struct targets *t)
 {
@@ -242,7 +234,7 @@ static bool sum_alike(struct planner *p, struct targets *t)
     for (int i = 0; i < t->n_summed; i++) {
         const struct formula *f = &p->set->items[t->summed[i]];
         int input = f->target - TENSOR_GRAD_INPUT;
-        if (n < count_together(p) && tensor_desc_same(&p->env->request->inputs[input], shape))
+        if (n < launch_max_sums(p) && tensor_desc_same(&p->env->request->inputs[input], shape))
             each[n++] = (struct sum_target){ f->root, f->target, TENSOR_TEMP + input };
         else
             t->summed[left++] = t->summed[i];

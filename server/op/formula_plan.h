@@ -53,6 +53,7 @@ struct sum_target {
     const struct node *root;
     int to, parts; // tensors: the sums, and those of parts of what is summed
 };
+int launch_max_sums(const struct planner *p); // of how many trees at a time
 bool launch_sums(struct planner *p, const struct sum_target *each, int n, const char *join,
                  const struct tensor_desc *shape);
 bool launch_rows(struct planner *p); // results of each row, and the sums that they are made of
