@@ -221,6 +221,43 @@ __device__ __forceinline__ int64_t formula_least(int64_t a, int64_t b)
 enum { FORMULA_BLOCK = 256 };
 
 // How a row becomes one number.
+// What is added stays apart from the product that it may be: whether the compiler joins them into
+// one fma depends on what else is made of that product, and so would the bits of a gradient on which
+// others are wanted.
+__device__ __forceinline__ float formula_plus(float a, float b)
+{
+#ifdef OPD_CPU
+    return a + b; // there each sum has a kernel of its own
+#else
+    return __fadd_rn(a, b);
+#endif
+}
+
+__device__ __forceinline__ double formula_plus(double a, double b)
+{
+#ifdef OPD_CPU
+    return a + b;
+#else
+    return __dadd_rn(a, b);
+#endif
+}
+
+// Sums that are made together.
+template <class A, int N> struct formula_sums {
+    A v[N];
+};
+
+template <class A, int N>
+__device__ __forceinline__ formula_sums<A, N> formula_plus(const formula_sums<A, N> &a,
+                                                           const formula_sums<A, N> &b)
+{
+    formula_sums<A, N> sums;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        sums.v[i] = formula_plus(a.v[i], b.v[i]);
+    return sums;
+}
+
 struct formula_add {
     template <class A> __device__ __forceinline__ static A start()
     {
@@ -228,7 +265,7 @@ struct formula_add {
     }
     template <class A> __device__ __forceinline__ static A join(A a, A b)
     {
-        return a + b;
+        return formula_plus(a, b);
     }
 };
 
@@ -240,20 +277,6 @@ template <int SIGN> struct formula_extreme { // 1: the largest, -1: the smallest
     template <class A> __device__ __forceinline__ static A join(A a, A b)
     {
         return (SIGN > 0 ? a > b : a < b) || a != a ? a : b;
-    }
-};
-
-// Sums that are made together.
-template <class A, int N> struct formula_sums {
-    A v[N];
-
-    __device__ __forceinline__ formula_sums operator+(const formula_sums &other) const
-    {
-        formula_sums sums;
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            sums.v[i] = v[i] + other.v[i];
-        return sums;
     }
 };
 
