@@ -197,9 +197,10 @@ template <class F> struct formula_reader {
     {
         return true;
     }
-    template <class J, class V> OPD_CPU_INLINE typename F::sum_type join(const V &value) const
+    template <class J, class... V>
+    OPD_CPU_INLINE formula_sums<typename F::sum_type, sizeof...(V)> join(const V &...value) const
     {
-        return formula_join<F, J>(f, index, 0, f.n_summed, value);
+        return { { formula_join<F, J>(f, index, 0, f.n_summed, value)... } };
     }
     template <class C> OPD_CPU_INLINE void each(const C &compute) const
     {

@@ -191,25 +191,31 @@ __global__ void __launch_bounds__(FORMULA_BLOCK)
 }
 
 // What LANES threads have found, joined, in each of them; the same bits in all.
-template <class J, int LANES, class A> __device__ __forceinline__ A formula_share(A v)
+template <class J, int LANES, int S, class A> __device__ __forceinline__ void formula_share(A (&v)[S])
 {
 #pragma unroll
     for (int offset = (LANES < 32 ? LANES : 32) / 2; offset > 0; offset /= 2)
-        v = J::join(v, __shfl_xor_sync(0xffffffffu, v, offset));
+#pragma unroll
+        for (int s = 0; s < S; s++)
+            v[s] = J::join(v[s], __shfl_xor_sync(0xffffffffu, v[s], offset));
     if constexpr (LANES > 32) {
         enum { WARPS = LANES / 32 };
-        __shared__ A all[(LANES > FORMULA_BLOCK ? LANES : FORMULA_BLOCK) / 32];
+        __shared__ A all[S][(LANES > FORMULA_BLOCK ? LANES : FORMULA_BLOCK) / 32];
         const int first = (int)threadIdx.x / LANES * WARPS;
         __syncthreads(); // an earlier call's have been read
         if (threadIdx.x % 32 == 0)
-            all[threadIdx.x / 32] = v;
-        __syncthreads();
-        v = all[first];
 #pragma unroll
-        for (int i = 1; i < WARPS; i++)
-            v = J::join(v, all[first + i]);
+            for (int s = 0; s < S; s++)
+                all[s][threadIdx.x / 32] = v[s];
+        __syncthreads();
+#pragma unroll
+        for (int s = 0; s < S; s++) {
+            v[s] = all[s][first];
+#pragma unroll
+            for (int i = 1; i < WARPS; i++)
+                v[s] = J::join(v[s], all[s][first + i]);
+        }
     }
-    return v;
 }
 
 // A row of what is computed row by row, shared by LANES threads. Each holds ITEMS vectors of it,
@@ -217,6 +223,7 @@ template <class J, int LANES, class A> __device__ __forceinline__ A formula_shar
 template <class F, int N, int LANES, int ITEMS> struct formula_reader {
     typedef typename F::template elements<N> E;
     typedef typename F::index I;
+    typedef typename F::sum_type A;
     const F &f;
     const int64_t index;
     const bool live; // it is one of the rows
@@ -277,29 +284,45 @@ template <class F, int N, int LANES, int ITEMS> struct formula_reader {
     {
         return live && lane == 0;
     }
-    template <class J, class V> __device__ __forceinline__ typename F::sum_type join(const V &value) const
+    template <class J, int S, class... V>
+    __device__ __forceinline__ void join(A (&sums)[S], const E &e, const V &...value) const
     {
-        typedef typename F::sum_type A;
-        A v = J::template start<A>();
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const A each[S] = { value(e, k)... };
+#pragma unroll
+            for (int s = 0; s < S; s++)
+                sums[s] = J::join(sums[s], each[s]);
+        }
+    }
+    // A sum of each `value`, in one pass.
+    template <class J, class... V>
+    __device__ __forceinline__ formula_sums<A, sizeof...(V)> join(const V &...value) const
+    {
+        enum { S = sizeof...(V) };
+        formula_sums<A, S> found;
+        A(&sums)[S] = found.v;
+#pragma unroll
+        for (int s = 0; s < S; s++)
+            sums[s] = J::template start<A>();
         if constexpr (ITEMS > 0) {
 #pragma unroll
             for (int i = 0; i < ITEMS; i++) {
-                A joined = v;
+                formula_sums<A, S> joined = found;
+                join<J>(joined.v, held[i], value...);
 #pragma unroll
-                for (int k = 0; k < N; k++)
-                    joined = J::join(joined, value(held[i], k));
-                v = i < mine ? joined : v;
+                for (int s = 0; s < S; s++)
+                    sums[s] = i < mine ? joined.v[s] : sums[s];
             }
         } else {
             for (int64_t m = lane; m < f.n_summed; m += LANES) {
                 E e;
                 load_again(e, m);
-#pragma unroll
-                for (int k = 0; k < N; k++)
-                    v = J::join(v, value(e, k));
+                join<J>(sums, e, value...);
             }
         }
-        return formula_share<J, LANES>(v);
+        formula_share<J, LANES>(sums);
+        return found;
     }
     __device__ __forceinline__ void put(E &e, int64_t m) const
     {

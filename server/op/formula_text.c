@@ -6,6 +6,10 @@
 
 #include "base/mem.h"
 
+enum {
+    ROW_SUMS = 4, // made in one pass; each has a register of a thread for as long
+};
+
 void formula_name(const struct formula_kernel *k, char *out, size_t size)
 {
     snprintf(out, size, "%s_%s", k->op->name, k->suffix);
@@ -190,23 +194,72 @@ static int reach_results(const struct formula_kernel *k, bool of_row, struct for
     return n;
 }
 
+// The sums that this kernel makes, a bit each.
+static uint64_t list_made(const struct formula_kernel *k, const struct formula_reach *reach)
+{
+    uint64_t made = 0;
+    for (int i = 0; i < k->names.n_sums; i++)
+        for (int r = 0; r < reach->n_sums; r++)
+            if (formula_is_same(k->names.set, reach->sums[r], k->names.sums[i]))
+                made |= 1ull << i;
+    return made;
+}
+
+// What is summed, and the formulas that it is made of.
+static void reach_summed(const struct formula_kernel *k, int sum, struct formula_reach *reach)
+{
+    *reach = (struct formula_reach){ .outside = true };
+    formula_reach(k->names.set, k->names.sums[sum]->args[0], k->names.known, reach);
+}
+
+// Of the sums that are left the first, and those of its kind that wait for no other: one pass over
+// the row, whose threads wait for one another once.
+static uint64_t choose_together(const struct formula_kernel *k, uint64_t left,
+                                struct formula_reach *reach)
+{
+    uint64_t chosen = 0;
+    const char *join = NULL;
+    for (int i = 0, n = 0; i < k->names.n_sums && n < ROW_SUMS; i++) {
+        if (!(left >> i & 1) || (join && strcmp(join, formula_join(k->names.sums[i])) != 0))
+            continue;
+        reach_summed(k, i, reach);
+        if (list_made(k, reach) & left)
+            continue;
+        join = formula_join(k->names.sums[i]);
+        chosen |= 1ull << i;
+        n++;
+    }
+    return chosen;
+}
+
+static void write_together(const struct formula_kernel *k, uint64_t chosen,
+                           struct formula_reach *reach, struct buf *out)
+{
+    const int first = __builtin_ctzll(chosen);
+    buf_printf(out, "        const auto sums_%d = row.template join<%s>(", first,
+               formula_join(k->names.sums[first]));
+    for (int i = first; chosen >> i; i++) {
+        if (!(chosen >> i & 1))
+            continue;
+        reach_summed(k, i, reach);
+        buf_printf(out, "%s[&](const auto &e, int k) {\n        (void)e, (void)k;\n",
+                   i > first ? ", " : "");
+        write_formulas(k, reach, out);
+        write_tree(k, "        return acc_t(", k->names.sums[i]->args[0], ");\n        }", out);
+    }
+    buf_append_str(out, ");\n");
+    for (int i = first, n = 0; chosen >> i; i++)
+        if (chosen >> i & 1)
+            buf_printf(out, "        const acc_t s_%d = sums_%d.v[%d];\n", i, first, n++);
+}
+
 static void write_sums(const struct formula_kernel *k, struct formula_reach *reach, struct buf *out)
 {
-    for (int i = 0; i < k->names.n_sums; i++) {
-        const struct node *n = k->names.sums[i];
-        bool made = false;
-        for (int r = 0; r < k->reach.n_sums; r++)
-            made = made || formula_is_same(k->names.set, k->reach.sums[r], n);
-        if (!made)
-            continue;
-        *reach = (struct formula_reach){ .outside = true };
-        formula_reach(k->names.set, n->args[0], k->names.known, reach);
-        buf_printf(out,
-                   "        const acc_t s_%d = row.template join<%s>([&](const auto &e, int k) {\n"
-                   "        (void)e, (void)k;\n",
-                   i, formula_join(n));
-        write_formulas(k, reach, out);
-        write_tree(k, "        return acc_t(", n->args[0], ");\n        });\n", out);
+    uint64_t left = list_made(k, &k->reach);
+    while (left) {
+        uint64_t chosen = choose_together(k, left, reach);
+        write_together(k, chosen, reach, out);
+        left &= ~chosen;
     }
 }
 

@@ -390,6 +390,37 @@ def test_sums_of_rows(start_daemon, tmp_path):
         assert client.ops.rows(x[:0], w, all=True)[2].shape == (0, 4)
 
 
+MOMENTS = """\
+//! op      moments(Tensor x) -> (Tensor y, Tensor top)
+//! dtypes  float32 float64
+//! formula a = sum(x, -1)
+//! formula b = sum(x * x, -1)
+//! formula top = amax(x * x, -1) - amin(x, -1) + amax(x, -1)
+//! formula c = sum(abs(x), -1) * mean(x * x * x, -1) + mean(fmax(x, 0), -1)
+//! formula d = mean((x - a) * b, -1)
+//! formula y = x * d + c
+//! example x=[3,9]
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sums_of_a_row_in_one_pass(start_daemon, tmp_path, dtype):
+    """More of them than one pass makes, of several kinds, and one that waits for others; rows of a warp and of blocks."""
+    (tmp_path / "moments.cu").write_text(MOMENTS)
+    with start_daemon("--kernels", str(tmp_path)).connect() as client:
+        for shape in ((3, 9), (70, 197), (33, 1000), (5, 8193), (2, 70001)):
+            given = np.random.default_rng(0).uniform(-1, 1, shape).astype(dtype)
+            y, top = (t.numpy() for t in client.ops.moments(given))
+            x = given.astype(np.float64)
+            a, b = (t.sum(-1, keepdims=True) for t in (x, x * x))
+            c = np.abs(x).sum(-1, keepdims=True) * (x**3).mean(-1, keepdims=True) + np.maximum(x, 0).mean(-1, keepdims=True)
+            d = ((x - a) * b).mean(-1, keepdims=True)
+            bound = {"float32": 2e-5, "float64": 1e-12}[dtype]
+            assert np.abs(y - (x * d + c)).max() < bound * (np.abs(c) + np.abs(d)).max(), shape
+            expected = (x * x).max(-1, keepdims=True) - x.min(-1, keepdims=True) + x.max(-1, keepdims=True)
+            assert np.allclose(top, expected, rtol=bound), shape
+
+
 CANNOT_BE = {
     "sum(x, 0)": "a sum over dimension 0 .'0'., expected -1, the last, or -N:, the last N",
     "sum(x, -3:)": "a sum over the dimensions '-3:' from -3 on, expected -2 to -1",

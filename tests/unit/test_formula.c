@@ -463,6 +463,30 @@ static void test_sums_together(void **state)
     op_unref(op);
 }
 
+// Sums of a row that wait for no other are made in one pass, up to four, each kind by itself.
+static void test_rows_together(void **state)
+{
+    (void)state;
+    struct op *op = parse_text("//! op f(Tensor x) -> Tensor y\n//! dtypes float32\n"
+                               "//! formula m = amax(x, -1)\n"
+                               "//! formula a = sum(x, -1) + sum(x * x, -1) + sum(exp(x - m), -1)\n"
+                               "//! formula b = sum(2 * x, -1) + sum(3 * x, -1) + sum(4 * x, -1)\n"
+                               "//! formula y = x * a * b * sum(x * a, -1)\n");
+    struct plan_request request = { .op = op,
+                                    .inputs = { desc(OPD_DTYPE_float32, 2, 64, 1000, 0) } };
+    struct plan *plan = build(&request);
+    check_kernels(plan, (const char *[]){ "opd::formula_row<f_forward, 4, 32, 8>" }, 1);
+    int passes = 0, sums = 0;
+    for (const char *at = plan->kernels[0].prelude; (at = strstr(at, "row.template join<")); at++)
+        passes++;
+    for (const char *at = plan->kernels[0].prelude; (at = strstr(at, "const acc_t s_")); at++)
+        sums++;
+    assert_int_equal(passes, 4); // amax; sums of x; what is left of them; that which waits for a
+    assert_int_equal(sums, 8);
+    plan_free(plan);
+    op_unref(op);
+}
+
 static void test_empty(void **state)
 {
     (void)state;
@@ -525,6 +549,7 @@ int main(void)
         cmocka_unit_test(test_broadcast), cmocka_unit_test(test_backward),
         cmocka_unit_test(test_empty),     cmocka_unit_test(test_empty_rows),
         cmocka_unit_test(test_choices),   cmocka_unit_test(test_sums_together),
+        cmocka_unit_test(test_rows_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
