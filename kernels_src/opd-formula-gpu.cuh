@@ -64,7 +64,7 @@ __device__ __forceinline__ void formula_store(T *p, const vec<A, N> &v)
 
 template <class F, int N> __device__ __forceinline__ void formula_map_block(const F &f, uint32_t block)
 {
-    const int64_t i = (int64_t)block * FORMULA_BLOCK + threadIdx.x, first = i * N;
+    const int64_t i = (int64_t)block * FORMULA_MAP_BLOCK + threadIdx.x, first = i * N;
     if (first >= f.n)
         return;
     typename F::index at[F::offsets];
@@ -87,13 +87,13 @@ template <class F, int N> __device__ __forceinline__ void formula_map_block(cons
     }
 }
 
-template <class F, int N> __global__ void __launch_bounds__(FORMULA_BLOCK) formula_map(F f)
+template <class F, int N> __global__ void __launch_bounds__(FORMULA_MAP_BLOCK) formula_map(F f)
 {
     formula_map_block<F, N>(f, blockIdx.x);
 }
 
 template <class F, int N, int CAPACITY, int TENSORS, int... PLACES>
-__global__ void __launch_bounds__(FORMULA_BLOCK)
+__global__ void __launch_bounds__(FORMULA_MAP_BLOCK)
     formula_maps(const __grid_constant__ formula_list<F, CAPACITY, TENSORS, PLACES...> list)
 {
     uint32_t block = blockIdx.x;

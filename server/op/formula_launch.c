@@ -5,7 +5,8 @@
 #include "op/formula_plan.h"
 
 enum {
-    BLOCK = 256,           // threads on a GPU, as in opd.cuh; one on the CPU
+    BLOCK = 256,           // threads on a GPU, as in opd-formula.cuh; one on the CPU
+    MAP_BLOCK = 128,       // of what has no sum
     GPU_BLOCKS = 1024,     // fill the largest one
     SUM_WIDTH = 8,         // columns of a thread at most
     SUM_MEMORY = 32 << 10, // bytes of a block's 48 KiB of shared memory
@@ -251,8 +252,8 @@ bool launch_map(struct planner *p)
     if (!put_map(p, share))
         return fail_size(p);
     write_kernel(p, "formula_map", "");
-    return launch(p, p->on_cpu ? divide_up(p->n, share) : divide_up(p->n, BLOCK * k->width), 1,
-                  BLOCK);
+    return launch(p, p->on_cpu ? divide_up(p->n, share) : divide_up(p->n, MAP_BLOCK * k->width), 1,
+                  MAP_BLOCK);
 }
 
 // --- sums over what was repeated

@@ -274,7 +274,7 @@ static void test_forward(void **state)
     // Five tensors, n, share, a float.
     assert_int_equal(plan->kernels[0].params[0].size, 5 * 8 + 2 * 8 + 8);
     assert_int_equal(plan->steps[0].grid[0], 1);
-    assert_int_equal(plan->steps[0].block[0], 256);
+    assert_int_equal(plan->steps[0].block[0], 128);
     assert_int_equal(plan->steps[0].n_slots, 5);
     check_shape(plan, 0, "y", "float32 [6, 8]");
     check_shape(plan, 1, "v", "float32 [6, 8]");

@@ -72,7 +72,7 @@ static void test_one_launch(void **state)
     assert_string_equal(plan->kernels[0].expr,
                         "opd::formula_maps<axpy_forward, 4, 144, 2, 0, 1, 0>");
     const struct plan_step *s = &plan->steps[0];
-    assert_int_equal(s->grid[0], 3 + 1); // 256 threads, 4 elements each
+    assert_int_equal(s->grid[0], 6 + 1); // 128 threads, 4 elements each
     assert_int_equal(s->n_slots, 4);     // what is empty takes no part
     assert_int_equal(plan->kernels[0].params[0].size, s->args_size);
     uint32_t each = s->slots[0].arg_offset, first = each + 144 * 24;
@@ -80,7 +80,7 @@ static void test_one_launch(void **state)
     assert_int_equal(arg(plan, 0, each + 16, 8), 3000);
     assert_int_equal(arg(plan, 0, each + 24 + 16, 8), 5);
     assert_int_equal(first_block(s, first), 0);
-    assert_int_equal(first_block(s, first + 4), 3);
+    assert_int_equal(first_block(s, first + 4), 6);
     assert_int_equal(first_block(s, first + 4 * 144), 2); // how many
     const struct plan_operand *o = &plan->operands[s->slots[3].operand];
     assert_int_equal(plan_index(o->index), 1);
