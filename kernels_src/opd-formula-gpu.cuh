@@ -101,25 +101,58 @@ __global__ void __launch_bounds__(FORMULA_MAP_BLOCK)
     formula_map_block<F, N>(f, block);
 }
 
-// The sums of what the threads that share a result have found, in the first of them. `step` lies
-// between those threads, `place` counts them from 0 to n - 1.
-template <class J, int W, class A>
-__device__ __forceinline__ void formula_gather(A (&sums)[W], int step, int place, int n)
+template <class A> __device__ __forceinline__ A formula_shuffle(const A &v, int mask)
 {
-    __shared__ A all[W][FORMULA_BLOCK];
+    return __shfl_xor_sync(0xffffffffu, v, mask);
+}
+
+template <class A, int N>
+__device__ __forceinline__ formula_sums<A, N> formula_shuffle(const formula_sums<A, N> &v, int mask)
+{
+    formula_sums<A, N> other;
 #pragma unroll
-    for (int w = 0; w < W; w++)
-        all[w][threadIdx.x] = sums[w];
-    for (int half = n / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (place < half)
+    for (int i = 0; i < N; i++)
+        other.v[i] = formula_shuffle(v.v[i], mask);
+    return other;
+}
+
+// A block's LANES results, or vectors of W, of which each thread has found a part: those that share
+// one stand STEP apart. They join within a warp, then all that the warps have; `put` takes each.
+template <class J, int LANES, int STEP, int W, class A, class P>
+__device__ __forceinline__ void formula_gather(A (&sums)[W], const P &put)
+{
+    enum {
+        OTHERS = FORMULA_BLOCK / LANES,
+        IN_WARP = OTHERS * STEP < 32 ? OTHERS : STEP < 32 ? 32 / STEP : 1,
+        PARTS = OTHERS / IN_WARP
+    };
+    const int x = (int)threadIdx.x, other = x / STEP % OTHERS;
+    const int lane = STEP == 1 ? x / OTHERS : x % LANES;
+#pragma unroll
+    for (int half = IN_WARP / 2; half > 0; half /= 2)
+#pragma unroll
+        for (int w = 0; w < W; w++)
+            sums[w] = J::join(sums[w], formula_shuffle(sums[w], half * STEP));
+    if constexpr (PARTS == 1) {
+        if (other == 0)
 #pragma unroll
             for (int w = 0; w < W; w++)
-                all[w][threadIdx.x] = J::join(all[w][threadIdx.x], all[w][threadIdx.x + half * step]);
-    }
+                put(lane * W + w, sums[w]);
+    } else {
+        __shared__ alignas(16) A all[PARTS][LANES * W];
+        if (other % IN_WARP == 0)
 #pragma unroll
-    for (int w = 0; w < W; w++)
-        sums[w] = all[w][threadIdx.x];
+            for (int w = 0; w < W; w++)
+                all[other / IN_WARP][lane * W + w] = sums[w];
+        __syncthreads();
+        for (int i = x; i < LANES * W; i += FORMULA_BLOCK) {
+            A sum = all[0][i];
+#pragma unroll
+            for (int part = 1; part < PARTS; part++)
+                sum = J::join(sum, all[part][i]);
+            put(i, sum);
+        }
+    }
 }
 
 // LANES results in a block, or as many vectors of N of them where these lie along the innermost
@@ -133,13 +166,12 @@ __global__ void __launch_bounds__(FORMULA_BLOCK) formula_sum(F f)
     const int x = (int)threadIdx.x, lane = COLUMNS ? x % LANES : x / OTHERS;
     const int other = COLUMNS ? x / LANES : x % OTHERS;
     const int64_t result = (int64_t)blockIdx.x * LANES + lane;
-    const int64_t n_results = f.n_kept / W;
     typedef typename F::join J;
     typename F::sum_type sums[W];
 #pragma unroll
     for (int w = 0; w < W; w++)
         sums[w] = J::template start<typename F::sum_type>();
-    if (result < n_results) {
+    if (result * W < f.n_kept) {
         I base[F::offsets] = {};
         f.kept.add((I)result, base);
         const int64_t begin = blockIdx.y * f.share;
@@ -168,11 +200,11 @@ __global__ void __launch_bounds__(FORMULA_BLOCK) formula_sum(F f)
             }
         }
     }
-    formula_gather<J>(sums, COLUMNS ? LANES : 1, other, OTHERS);
-    if (other == 0 && result < n_results)
-#pragma unroll
-        for (int w = 0; w < W; w++)
-            f.put(blockIdx.y * f.n_kept + result * W + w, sums[w]);
+    formula_gather<J, LANES, COLUMNS ? LANES : 1>(sums, [&](int i, const typename F::sum_type &sum) {
+        const int64_t to = (int64_t)blockIdx.x * LANES * W + i;
+        if (to < f.n_kept)
+            f.put(blockIdx.y * f.n_kept + to, sum);
+    });
 }
 
 template <class A, class T, int LANES, class J = formula_add>
@@ -181,13 +213,14 @@ __global__ void __launch_bounds__(FORMULA_BLOCK)
 {
     enum { OTHERS = FORMULA_BLOCK / LANES };
     const int lane = (int)threadIdx.x % LANES, other = (int)threadIdx.x / LANES;
-    const int64_t i = (int64_t)blockIdx.x * LANES + lane;
+    const int64_t first = (int64_t)blockIdx.x * LANES, i = first + lane;
     A sum[1] = { J::template start<A>() };
     for (int64_t part = other; i < n && part < n_parts; part += OTHERS)
         sum[0] = J::join(sum[0], sums[part * n + i]);
-    formula_gather<J>(sum, LANES, other, OTHERS);
-    if (other == 0 && i < n)
-        out[i] = T(sum[0]);
+    formula_gather<J, LANES, LANES>(sum, [&](int lane, const A &total) {
+        if (first + lane < n)
+            out[first + lane] = T(total);
+    });
 }
 
 // What LANES threads have found, joined, in each of them; the same bits in all.
