@@ -8,6 +8,7 @@ enum {
     BLOCK = 256,           // threads on a GPU, as in opd-formula.cuh; one on the CPU
     MAP_BLOCK = 128,       // of what has no sum
     GPU_BLOCKS = 1024,     // fill the largest one
+    GPU_THREADS = 1 << 16, // with fewer, rows are shared by more
     SUM_WIDTH = 8,         // columns of a thread at most
     SUM_MEMORY = 32 << 10, // bytes of a block's 48 KiB of shared memory
     CPU_BLOCKS = 64,       // so many cores have something to do
@@ -428,6 +429,7 @@ bool launch_sums(struct planner *p, const struct sum_target *each, int n, const 
 // none, since of what is held the last is read in place of what is not there.
 static void share_row(const struct planner *p, int64_t vectors, int *lanes, int *items)
 {
+    int64_t rows = tensor_desc_numel(&p->row);
     int loaded = 1, limit;
     for (int i = 0; i < p->kernel.n_operands; i++)
         loaded += !p->kernel.operands[i].written && !p->kernel.operands[i].single;
@@ -435,6 +437,8 @@ static void share_row(const struct planner *p, int64_t vectors, int *lanes, int 
     limit = limit > 16 / loaded && limit > 1 ? limit / 2 : limit;
     *lanes = pow2_within(vectors, 32);
     while (*lanes < 1024 && divide_up(vectors, *lanes) > limit)
+        *lanes *= 2;
+    while (*lanes < BLOCK && *lanes < vectors && rows * *lanes < GPU_THREADS)
         *lanes *= 2;
     if (*lanes == 1024)
         limit = limit > 4 ? 4 : limit; // it has 64 registers

@@ -475,7 +475,7 @@ static void test_rows_together(void **state)
     struct plan_request request = { .op = op,
                                     .inputs = { desc(OPD_DTYPE_float32, 2, 64, 1000, 0) } };
     struct plan *plan = build(&request);
-    check_kernels(plan, (const char *[]){ "opd::formula_row<f_forward, 4, 32, 8>" }, 1);
+    check_kernels(plan, (const char *[]){ "opd::formula_row<f_forward, 4, 256, 1>" }, 1);
     int passes = 0, sums = 0;
     for (const char *at = plan->kernels[0].prelude; (at = strstr(at, "row.template join<")); at++)
         passes++;
@@ -483,6 +483,11 @@ static void test_rows_together(void **state)
         sums++;
     assert_int_equal(passes, 4); // amax; sums of x; what is left of them; that which waits for a
     assert_int_equal(sums, 8);
+    plan_free(plan);
+
+    request.inputs[0].shape[0] = 4096; // rows enough for fewer threads each
+    plan = build(&request);
+    check_kernels(plan, (const char *[]){ "opd::formula_row<f_forward, 4, 32, 8>" }, 1);
     plan_free(plan);
     op_unref(op);
 }
