@@ -228,6 +228,7 @@ test:
 	@scripts/test.sh cpu $(STEPS)
 
 quick:
+	@scripts/setup.sh test
 	@scripts/test.sh quick
 
 # Some tests: make some TESTS="tests/functional/test_views.py -k empty"

@@ -142,8 +142,7 @@ cpu)
 quick) # a minute on two cores: each layer, by the tests that find most
     prefixes="${prefixes:+build $prefixes}"
     step build run -j"$(nproc)" all programs || finish
-    step lint run lint
-    step unit run unit
+    step lint+unit run -j2 -Otarget lint unit
     files=
     for name in tensors views bad_requests client_tensors client_ops memory reload_clients upgrade; do
         files="$files tests/functional/test_$name.py"
