@@ -372,6 +372,26 @@ class Signalled(Exception):
     pass
 
 
+@pytest.mark.parametrize("method", ["shm_open", "done_word", "lane_open", "lane_call"])
+def test_a_signal_while_a_lane_is_asked_for(served, client, x, method):
+    """Its exception comes where the request has gone and nothing knows: what comes after goes by a lane all the same."""
+    conn, send = client._conn, client._conn.send
+
+    def interrupted(asked, *args, **options):
+        reply = send(asked, *args, **options)
+        if asked == method:
+            del conn.send
+            raise Signalled
+        return reply
+
+    conn.send = interrupted
+    with pytest.raises(Signalled):
+        for _ in range(1000):
+            client.ops.double_it(x)
+    assert goes_by_lane(served, lambda: client.ops.double_it(x))
+    assert client.ops.double_it(x).numpy().tolist() == [2, 4, 6, 8]
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_signals(served):
     """A handler's exception, at any time: what is called next comes after what it has ended, and gets its own result; or

@@ -100,6 +100,10 @@ class CallConnection(Connection):
             self.word = word
         except (OpdError, OSError):
             pass
+        except BaseException:  # a signal's: tried once more by the next that is prepared
+            self.discard("shm", WORD)
+            self._shares = True
+            raise
 
     def _make_told(self, version: int) -> Reply:
         """The reply that would have come in place of the word."""
