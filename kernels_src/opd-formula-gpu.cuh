@@ -217,9 +217,9 @@ __global__ void __launch_bounds__(FORMULA_BLOCK)
     A sum[1] = { J::template start<A>() };
     for (int64_t part = other; i < n && part < n_parts; part += OTHERS)
         sum[0] = J::join(sum[0], sums[part * n + i]);
-    formula_gather<J, LANES, LANES>(sum, [&](int lane, const A &total) {
-        if (first + lane < n)
-            out[first + lane] = T(total);
+    formula_gather<J, LANES, LANES>(sum, [&](int result, const A &total) {
+        if (first + result < n)
+            out[first + result] = T(total);
     });
 }
 

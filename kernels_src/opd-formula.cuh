@@ -237,7 +237,6 @@ enum {
     FORMULA_MAP_BLOCK = 128, // smaller ones, of which one begins to load as soon as one has stored
 };
 
-// How a row becomes one number.
 // What is added stays apart from the product that it may be: whether the compiler joins them into
 // one fma depends on what else is made of that product, and so would the bits of a gradient on which
 // others are wanted.
@@ -275,6 +274,7 @@ __device__ __forceinline__ formula_sums<A, N> formula_plus(const formula_sums<A,
     return sums;
 }
 
+// How a row becomes one number.
 struct formula_add {
     template <class A> __device__ __forceinline__ static A start()
     {

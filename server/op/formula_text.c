@@ -215,17 +215,15 @@ static void reach_summed(const struct formula_kernel *k, int sum, struct formula
 // Of the sums that are left the first, and those of its kind that wait for no other: one pass over
 // the row, whose threads wait for one another once.
 static uint64_t choose_together(const struct formula_kernel *k, uint64_t left,
-                                struct formula_reach *reach)
+                                const uint64_t *waits_for)
 {
     uint64_t chosen = 0;
     const char *join = NULL;
     for (int i = 0, n = 0; i < k->names.n_sums && n < ROW_SUMS; i++) {
-        if (!(left >> i & 1) || (join && strcmp(join, formula_join(k->names.sums[i])) != 0))
+        const char *own = formula_join(k->names.sums[i]);
+        if (!(left >> i & 1) || (waits_for[i] & left) || (join && strcmp(join, own) != 0))
             continue;
-        reach_summed(k, i, reach);
-        if (list_made(k, reach) & left)
-            continue;
-        join = formula_join(k->names.sums[i]);
+        join = own;
         chosen |= 1ull << i;
         n++;
     }
@@ -255,9 +253,14 @@ static void write_together(const struct formula_kernel *k, uint64_t chosen,
 
 static void write_sums(const struct formula_kernel *k, struct formula_reach *reach, struct buf *out)
 {
-    uint64_t left = list_made(k, &k->reach);
+    uint64_t left = list_made(k, &k->reach), waits_for[FORMULA_MAX_SUMS] = { 0 };
+    for (int i = 0; left >> i; i++)
+        if (left >> i & 1) {
+            reach_summed(k, i, reach);
+            waits_for[i] = list_made(k, reach);
+        }
     while (left) {
-        uint64_t chosen = choose_together(k, left, reach);
+        uint64_t chosen = choose_together(k, left, waits_for);
         write_together(k, chosen, reach, out);
         left &= ~chosen;
     }

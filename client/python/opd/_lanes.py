@@ -73,7 +73,7 @@ class Replayed(Reply):
 class LaneConnection(CallConnection):
     bell: Optional[_fds.File] = None  # of the lane that is open
     _n_opened = 0
-    _asked: Optional[_fds.File] = None  # the bell of one that was asked for, should a signal have ended that
+    _asked_bell: Optional[_fds.File] = None  # of one that was asked for, should a signal have ended that
 
     def send(
         self,
@@ -137,17 +137,17 @@ class LaneConnection(CallConnection):
 
     def _open(self, device: str) -> None:
         try:
-            if self._asked is None or not self.call("lane_wait", 0)["open"]:
+            if self._asked_bell is None or not self.call("lane_wait", 0)["open"]:
                 self._n_opened += 1
                 if self._n_opened > _MOST:
                     raise OSError("too many lanes have ended")
                 bell = _fds.own(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # type: ignore[attr-defined, unused-ignore]
-                self._asked = bell
+                self._asked_bell = bell
                 self.wait(self.send("lane_open", (WORD, _AT, device), fd=bell.fileno()))
-            native.open_lane(self.word, self._asked, self._asked.fileno())
-            self.bell, self._asked = self._asked, None
+            native.open_lane(self.word, self._asked_bell, self._asked_bell.fileno())
+            self.bell, self._asked_bell = self._asked_bell, None
         except (OpdError, OSError):
-            self._asked = None
+            self._asked_bell = None
             native.open_lane(self.word, None, -1)
             self.untie()
             raise
