@@ -32,7 +32,7 @@
 //!           number from 0 to {P - 1}: labels[{index}] is not background"
 //! check   same_label : "labels[{index}] is not pc_labels[gt_assignment[{index}]], the label of \
 //!           its cluster; expected the same"
-//! let     BLOCK = cpu ? 32 : 1024
+//! let     BLOCK = cpu ? 32 : 1024; LANES = cpu ? 1 : 32
 //! example pcl_probs=[37,5] labels=[37] cls_loss_weights=[37] gt_assignment=[37] pc_labels=[4] \
 //!           pc_probs=[4] pc_count=[4] img_cls_loss_weights=[4] im_labels=[5] \
 //!           pcl_probs in 0.1..0.9 pc_probs in 0.1..0.9 labels is i % 5 pc_labels is [1, 2, 3, 4] \
@@ -41,7 +41,7 @@
 //! forward
 //!   kernel  pcl_loss_forward grid 1 block BLOCK
 //! backward grad_pcl_probs by definition
-//!   kernel  pcl_loss_backward
+//!   kernel  pcl_loss_backward threads N*LANES
 
 // The whole number from 0 to n - 1 that stands there; -1 where it is none.
 template <class T> __device__ __forceinline__ int64_t read_index(const T *at, int64_t n)
@@ -53,18 +53,17 @@ template <class T> __device__ __forceinline__ int64_t read_index(const T *at, in
     return k < n && v == k ? k : -1;
 }
 
-// The cluster of proposal i, whose label is c > 0; -1, and the request fails, where it has none.
-__device__ __forceinline__ int64_t find_cluster(opd::report_t *report, int64_t i, int64_t c,
-                                                const assign_t *gt_assignment,
-                                                const cluster_t *pc_labels, int64_t C, int64_t P)
+// The cluster of proposal i, whose label is c > 0 and whose assignment is p; false, and the request
+// fails, where it has none.
+__device__ __forceinline__ bool check_cluster(opd::report_t *report, int64_t i, int64_t c,
+                                              int64_t p, int64_t label_of_p)
 {
-    const int64_t p = read_index(gt_assignment + i, P);
-    if (!opd::check(report, in_range, p >= 0, i))
-        return -1;
-    return opd::check(report, same_label, read_index(pc_labels + p, C) == c, i) ? p : -1;
+    return opd::check(report, in_range, p >= 0, i) &&
+           opd::check(report, same_label, label_of_p == c, i);
 }
 
-// One block, so that the sum is in the same order on every run.
+// One block, so that the sum is in the same order on every run. All that does not wait for another
+// load is loaded before anything is looked at: waiting for memory is what takes the time.
 template <int BLOCK>
 __global__ void pcl_loss_forward(const scalar_t *pcl_probs, const labels_t *labels,
                                  const scalar_t *cls_loss_weights, const assign_t *gt_assignment,
@@ -74,13 +73,15 @@ __global__ void pcl_loss_forward(const scalar_t *pcl_probs, const labels_t *labe
                                  int64_t P)
 {
     acc_t sum = 0;
+#pragma unroll 2
     for (int64_t i = threadIdx.x; i < N; i += BLOCK) {
-        const int64_t c = read_index(labels + i, C);
+        const int64_t c = read_index(labels + i, C), p = read_index(gt_assignment + i, P);
+        const acc_t weight = opd::load(cls_loss_weights + i), prob = opd::load(pcl_probs + i * C);
         opd::check(report, known_label, c >= 0, i);
         if (c > 0)
-            find_cluster(report, i, c, gt_assignment, pc_labels, C, P);
+            check_cluster(report, i, c, p, p < 0 ? -1 : read_index(pc_labels + p, C));
         if (c == 0 && im_labels[0] != image_t(0))
-            sum -= opd::load(cls_loss_weights + i) * log(opd::load(pcl_probs + i * C));
+            sum -= weight * log(prob);
     }
     for (int64_t p = threadIdx.x; p < P; p += BLOCK) {
         const int64_t c = read_index(pc_labels + p, C);
@@ -93,6 +94,8 @@ __global__ void pcl_loss_forward(const scalar_t *pcl_probs, const labels_t *labe
         opd::store(loss, sum / (acc_t)N);
 }
 
+// LANES threads store a row, whose one gradient each of them works out.
+template <int LANES>
 __global__ void pcl_loss_backward(const scalar_t *pcl_probs, const labels_t *labels,
                                   const scalar_t *cls_loss_weights, const assign_t *gt_assignment,
                                   const cluster_t *pc_labels, const scalar_t *pc_probs,
@@ -101,32 +104,24 @@ __global__ void pcl_loss_backward(const scalar_t *pcl_probs, const labels_t *lab
                                   scalar_t *grad_pcl_probs, opd::report_t *report, int64_t N,
                                   int64_t C, int64_t P)
 {
-#ifdef OPD_CPU // a row at a time: to divide for each element would take longer than all else
-    const int64_t n = N;
-#else
-    const int64_t n = N * C;
-#endif
-    CUDA_KERNEL_LOOP(k, n)
+    CUDA_KERNEL_LOOP(k, N * LANES)
     {
-#ifdef OPD_CPU
-        const int64_t i = k, c = read_index(labels + i, C), at = i * C + c;
-        for (int64_t other = 0; other < C; other++)
-            opd::store(grad_pcl_probs + i * C + other, (acc_t)0);
-        if (c < 0)
-            continue;
-#else
-        const int64_t i = k / C, c = k % C, at = k;
-#endif
-        acc_t grad = 0;
-        if (read_index(labels + i, C) == c && im_labels[c] != image_t(0)) {
-            const int64_t p = c > 0 ? find_cluster(report, i, c, gt_assignment, pc_labels, C, P)
-                                    : -1;
-            if (c == 0)
-                grad = opd::load(cls_loss_weights + i) / opd::load(pcl_probs + at);
-            else if (p >= 0)
-                grad = opd::load(img_cls_loss_weights + p) /
-                       ((acc_t)pc_count[p] * opd::load(pc_probs + p));
+        const int64_t i = k / LANES;
+        const int64_t c = read_index(labels + i, C), p = read_index(gt_assignment + i, P);
+        const acc_t scale = -opd::load(grad_loss) / (acc_t)N;
+        acc_t above = 0, below = 1;
+        if (c == 0) {
+            above = opd::load(cls_loss_weights + i);
+            below = opd::load(pcl_probs + i * C);
+        } else if (c > 0 && p >= 0) {
+            above = opd::load(img_cls_loss_weights + p);
+            below = (acc_t)pc_count[p] * opd::load(pc_probs + p);
         }
-        opd::store(grad_pcl_probs + at, -grad * opd::load(grad_loss) / (acc_t)N);
+        const int64_t label_of_p = c > 0 && p >= 0 ? read_index(pc_labels + p, C) : -1;
+        const bool counts = c >= 0 && im_labels[c] != image_t(0) &&
+                            (c == 0 || check_cluster(report, i, c, p, label_of_p));
+        const acc_t grad = counts ? above / below * scale : acc_t(0);
+        for (int64_t other = k % LANES; other < C; other += LANES)
+            opd::store(grad_pcl_probs + i * C + other, other == c ? grad : acc_t(0));
     }
 }

@@ -14,14 +14,14 @@
 
 enum { MAX_DEVICES = 64, MAX_STREAMS = 32, N_REPORTS = 64, SHARED_LIMIT = 48 << 10 };
 
-// What kernels report is copied behind each call to the next of N_REPORTS places. The place on the
-// device is not cleared, so that nothing is lost: the first place that is not 0 tells which call.
+// Kernels report into the host's memory: each call has the next of N_REPORTS places, which stay
+// until they are told, so that nothing is lost. Where nothing is wrong that costs nothing; a copy
+// behind each call would take the device 8 us.
 struct reports {
     struct cuda_use *next; // of all that can report
-    drv_addr device;
     volatile uint64_t *host;
+    drv_addr device; // where kernels find them
     atomic_ullong n_calls;
-    unsigned long long n_told; // calls before that are no concern any more
 };
 
 struct cuda_use {
@@ -148,16 +148,13 @@ static struct reports *new_reports(struct opd_err *err)
 {
     struct reports *r = mem_zalloc(1, sizeof *r);
     void *host = NULL;
-    if (CU_OK(cuMemAlloc(&r->device, sizeof(uint64_t))) &&
-        CU_OK(cuMemHostAlloc(&host, N_REPORTS * sizeof(uint64_t), DRV_HOST_PORTABLE)) &&
-        CU_OK(cuMemsetD8Async(r->device, 0, sizeof(uint64_t), NULL)) &&
-        CU_OK(cuStreamSynchronize(NULL))) {
+    if (CU_OK(cuMemHostAlloc(&host, N_REPORTS * sizeof(uint64_t),
+                             DRV_HOST_PORTABLE | DRV_HOST_DEVICE_MAP)) &&
+        CU_OK(cuMemHostGetDevicePointer(&r->device, host, 0))) {
         memset(host, 0, N_REPORTS * sizeof(uint64_t));
         r->host = host;
         return r;
     }
-    if (r->device)
-        cu->cuMemFree(r->device);
     if (host)
         cu->cuMemFreeHost(host);
     free(r);
@@ -176,10 +173,8 @@ static void free_reports(struct cuda_use *use)
     *at = r->next;
     atomic_fetch_sub(&n_reporting, 1);
     pthread_mutex_unlock(&lock);
-    if (!forked) {
-        cu->cuMemFree(r->device);
+    if (!forked)
         cu->cuMemFreeHost((void *)(uintptr_t)r->host);
-    }
     free(r);
 }
 
@@ -208,9 +203,10 @@ bool cuda_use_new(struct loaded *p, struct opd_err *err)
     return true;
 }
 
-uint64_t cuda_report(const struct cuda_use *use)
+uint64_t cuda_next_report(struct cuda_use *use)
 {
-    return use->reports->device;
+    unsigned long long n = atomic_fetch_add(&use->reports->n_calls, 1);
+    return use->reports->device + n % N_REPORTS * sizeof(uint64_t);
 }
 
 // Records an event where there is none yet. False: it cannot be now.
@@ -354,17 +350,9 @@ bool cuda_launch(struct cuda_run *run, struct image *image, const struct exporte
                                 run->stream, NULL, args_size ? extra : NULL));
 }
 
-bool cuda_end(struct cuda_run *run, struct opd_err *err)
+void cuda_end(struct cuda_run *run)
 {
-    struct reports *r = run->plan->cuda->reports;
-    bool ok = true;
-    if (r) {
-        unsigned long long n = atomic_fetch_add(&r->n_calls, 1);
-        drv_addr place = (uintptr_t)&r->host[n % N_REPORTS];
-        ok = CU_OK(cuMemcpyAsync(place, r->device, sizeof(uint64_t), run->stream));
-    }
     leave(run->pushed);
-    return ok;
 }
 
 // --- what kernels reported
@@ -381,7 +369,7 @@ static void tell(const struct loaded *p, uint64_t key, unsigned long long ago, s
     buf_finish(&text);
 }
 
-// The call whose copy is the first that is not 0.
+// Of the last calls the first that reported.
 static uint64_t find_call(const struct reports *r, unsigned long long *ago)
 {
     unsigned long long n = atomic_load(&r->n_calls);
@@ -403,14 +391,11 @@ static bool has_reported(const struct reports *r)
     return false;
 }
 
-// Told once: all that may still copy it is waited for.
+// Told once: all that may still report is waited for.
 static void clear_reports(struct cuda_use *use)
 {
-    struct reports *r = use->reports;
     cu->cuCtxSynchronize();
-    cu->cuMemsetD8Async(r->device, 0, sizeof(uint64_t), NULL);
-    cu->cuStreamSynchronize(NULL);
-    memset((void *)(uintptr_t)r->host, 0, N_REPORTS * sizeof(uint64_t));
+    memset((void *)(uintptr_t)use->reports->host, 0, N_REPORTS * sizeof(uint64_t));
 }
 
 static bool find_report(struct cuda_use *use, bool wait, struct opd_err *err)

@@ -36,7 +36,7 @@ bool cuda_begin(struct cuda_run *run, struct loaded *p, struct opd_err *err);
 bool cuda_zero(struct cuda_run *run, uint64_t address, uint64_t size, struct opd_err *err);
 bool cuda_launch(struct cuda_run *run, struct image *image, const struct exported_step *step,
                  const void *args, struct opd_err *err);
-bool cuda_end(struct cuda_run *run, struct opd_err *err);
+void cuda_end(struct cuda_run *run);
 
 // Products by cuBLASLt, whose handle is made when a device is first asked for; false: there is
 // none. `workspace`: CUDA_BLAS_WORKSPACE bytes of this run's.
@@ -45,8 +45,8 @@ bool cuda_has_blas(int device_index);
 bool cuda_matmul(struct cuda_run *run, const struct backend_matmul *m, uint64_t workspace,
                  struct opd_err *err);
 
-// Where kernels of this plan report; it starts as zeros, and stays as it is until it is told.
-uint64_t cuda_report(const struct cuda_use *use);
+// Where kernels of this plan's next call report: 0, which stays as they leave it until it is told.
+uint64_t cuda_next_report(struct cuda_use *use);
 // What kernels of earlier calls have reported, the first that is found: false, with
 // invalid_argument. `wait`: for all that was launched in this process by plans that can report.
 bool cuda_find_reports(bool wait, struct opd_err *err);

@@ -123,7 +123,7 @@ static bool find_address(struct run *r, uint32_t i)
         data = (char *)data + b->offset;
         break;
     case BOUND_REPORT:
-        data = (void *)(uintptr_t)cuda_report(p->cuda);
+        data = (void *)(uintptr_t)cuda_next_report(p->cuda);
         break;
     }
     r->addresses[i] = o->size ? (uintptr_t)data : 0;
@@ -289,12 +289,8 @@ static bool run_steps(struct run *r, struct opd_err *err)
         return false;
     for (uint32_t i = 0; ok && i < p->x.n_steps; i++)
         ok = run_step(r, i, err);
-    if (on_cuda) {
-        struct opd_err late = { 0 };
-        if (!cuda_end(&r->cuda, ok ? err : &late))
-            ok = false;
-        opd_err_clear(&late);
-    }
+    if (on_cuda)
+        cuda_end(&r->cuda);
     return ok && read_report(r, err);
 }
 
