@@ -5,15 +5,18 @@
 #include "torch/functions.h"
 #include "torch/loaded.h"
 
-static bool is_torchs(const struct exported_matmul *m)
+// torch's may be rounded to TF32 where its user allows that for all.
+static bool is_torchs(const struct loaded *p, const struct exported_matmul *m)
 {
-    return m->dtype == m->result;
+    bool rounds = m->tf32 && m->dtype == OPD_DTYPE_float32 && cuda_has_blas(p->device_index);
+    return m->dtype == m->result && !rounds;
 }
 
 bool matmul_fits(const struct loaded *p, const struct exported_matmul *m, uint64_t *workspace)
 {
-    *workspace = is_torchs(m) ? 0 : CUDA_BLAS_WORKSPACE;
-    return is_torchs(m) || cuda_has_blas(p->device_index);
+    bool torchs = is_torchs(p, m);
+    *workspace = torchs ? 0 : CUDA_BLAS_WORKSPACE;
+    return torchs || cuda_has_blas(p->device_index);
 }
 
 static struct backend_matrix place(const struct exported_matrix *of, const uint64_t *addresses)
@@ -29,6 +32,7 @@ static bool run_cublas(const struct exported_matmul *m, const uint64_t *addresse
     const struct backend_matmul b = { .dtype = (enum opd_dtype)m->dtype,
                                       .result = (enum opd_dtype)m->result,
                                       .accumulate = m->accumulate != 0,
+                                      .tf32 = m->tf32 != 0,
                                       .m = m->m,
                                       .n = m->n,
                                       .k = m->k,
@@ -60,7 +64,7 @@ static void *make_view(const struct loaded *p, const struct exported_matmul *m,
 bool matmul_run(const struct loaded *p, const struct exported_matmul *m, const uint64_t *addresses,
                 struct cuda_run *cuda, uint64_t workspace, struct opd_err *err)
 {
-    if (!is_torchs(m))
+    if (!is_torchs(p, m))
         return run_cublas(m, addresses, cuda, workspace, err);
     void *d = make_view(p, m, &m->d, m->m, m->n, addresses);
     void *a = make_view(p, m, &m->a, m->m, m->k, addresses);

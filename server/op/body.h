@@ -137,6 +137,7 @@ struct matmul {
     const struct inner *bias; // d = bias; or NULL
     bool accumulate;
     bool tf32;
+    const struct expr *tf32_when; // NULL: always
 };
 
 enum step_kind { STEP_LAUNCH, STEP_ZERO, STEP_MATMUL, STEP_REPEAT, STEP_INNER };

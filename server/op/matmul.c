@@ -117,5 +117,5 @@ bool matmul_read_tf32(struct reader *r)
     if (m->tf32)
         return lex_fail(&r->lx, "a second 'tf32' for this matmul");
     m->tf32 = true;
-    return true;
+    return reader_optional_expr(r, &m->tf32_when);
 }

@@ -350,7 +350,8 @@ bool builder_matmul(struct builder *b, const struct step *step)
         return true; // nobody wants it
     if (!eval_matrix(b, m, &m->d, &s[0]) || !eval_matrix(b, m, &m->a, &s[1]) ||
         !eval_matrix(b, m, &m->b, &s[2]) || !check_dtypes(b, m, s, &pm) ||
-        !check_shapes(b, m, s, &pm))
+        !check_shapes(b, m, s, &pm) ||
+        (m->tf32_when && !expr_eval_bool(m->tf32_when, &b->env, &pm.tf32, b->err)))
         return false;
     if (pm.m == 0 || pm.n == 0) {
         builder_drop(b, m->d.tensor);

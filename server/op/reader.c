@@ -34,6 +34,20 @@ bool reader_at_launch_word(const struct reader *r)
     return false;
 }
 
+bool reader_at_next_word(const struct reader *r)
+{
+    return reader_at_launch_word(r) && !scope_find(&r->scope, r->lx.token.start, r->lx.token.size);
+}
+
+bool reader_optional_expr(struct reader *r, const struct expr **out)
+{
+    *out = NULL;
+    if (r->lx.token.kind == TOKEN_END || reader_at_next_word(r))
+        return true;
+    *out = reader_expr(r);
+    return *out != NULL;
+}
+
 bool reader_symbol(struct reader *r, const char *name, enum symbol_kind kind, int index)
 {
     struct symbol s = { .kind = kind, .index = index, .line = r->lx.line };

@@ -87,6 +87,8 @@ struct rule *reader_rule(struct reader *r, enum rule_kind kind); // the next one
 bool reader_symbol(struct reader *r, const char *name, enum symbol_kind kind, int index);
 bool reader_take_tensor(struct reader *r, int *out); // the input or output that stands there; taken
 bool reader_at_launch_word(const struct reader *r);  // does what belongs to a launch stand there?
+bool reader_at_next_word(const struct reader *r);    // the same, and no name of the file's
+bool reader_optional_expr(struct reader *r, const struct expr **out); // NULL: none stands there
 bool reader_is_float(const struct reader *r, int input); // may it be of a floating dtype?
 // `by definition`, if it stands there, behind what makes the gradients of these inputs (bits).
 bool reader_by_definition(struct reader *r, uint32_t inputs);

@@ -159,12 +159,6 @@ bool section_read_threads(struct reader *r)
     return launch->block[0] != NULL;
 }
 
-// A directive's name that is no name of the file: the next one on this line.
-static bool is_next_word(const struct reader *r)
-{
-    return reader_at_launch_word(r) && !scope_find(&r->scope, r->lx.token.start, r->lx.token.size);
-}
-
 // `chunks LIST ... by N`
 bool section_read_chunks(struct reader *r)
 {
@@ -188,7 +182,7 @@ bool section_read_chunks(struct reader *r)
         if (s->index < TENSOR_GRAD_INPUT)
             section_note_use(r, s->index);
         lex_next(lx);
-    } while (lx->token.kind == TOKEN_NAME && !is_next_word(r) && !lex_is_word(lx, "by"));
+    } while (lx->token.kind == TOKEN_NAME && !reader_at_next_word(r) && !lex_is_word(lx, "by"));
     if (!lex_accept_word(lx, "by"))
         return lex_fail_expected(lx, "another list, or 'by' and the elements of a block");
     launch->chunk = reader_int(r, "by");
@@ -233,8 +227,8 @@ bool section_read_condition(struct reader *r)
     if (otherwise && !r->chained)
         return lex_fail(&r->lx, "'otherwise', but the step before is no kernel with a 'when'");
     r->launch->otherwise = otherwise;
-    if (otherwise && (r->lx.token.kind == TOKEN_END || is_next_word(r)))
-        return true;
+    if (otherwise)
+        return reader_optional_expr(r, &r->launch->when);
     r->launch->when = reader_expr(r);
     return r->launch->when != NULL;
 }

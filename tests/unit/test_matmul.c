@@ -157,6 +157,20 @@ static const char *name_of(const struct plan *plan, const struct plan_matrix *x)
     return plan->operands[x->operand].name;
 }
 
+static void test_tf32_where_it_is_allowed(void **state)
+{
+    (void)state;
+    struct op *op = parse_lines("//! matmul y = x @ w.T tf32 n > 1 when n > 0\n//! kernel whole\n");
+    struct plan_request r = ask(op, true);
+    for (int64_t n = 1; n <= 2; n++) {
+        r.attrs[0].i[0] = n;
+        struct plan *plan = build(&r);
+        assert_true(plan->steps[0].matmul->tf32 == (n > 1));
+        plan_free(plan);
+    }
+    op_unref(op);
+}
+
 static void test_plan_of_a_product(void **state)
 {
     (void)state;
@@ -463,6 +477,7 @@ int main(void)
         cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_repeat_mistakes),
         cmocka_unit_test(test_plan_of_a_product),
+        cmocka_unit_test(test_tf32_where_it_is_allowed),
         cmocka_unit_test(test_small_products),
         cmocka_unit_test(test_what_is_made),
         cmocka_unit_test(test_requests),
