@@ -88,6 +88,23 @@ template <int N, class T> __device__ __forceinline__ void load_words(acc_t *v, c
     }
 }
 
+// Copies from here on are another group.
+__device__ __forceinline__ void commit_copies()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// For all groups but the last N.
+template <int N> __device__ __forceinline__ void wait_for_copies_but()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#endif
+    __syncthreads();
+}
+
 // From shared memory, where they lie as far from a multiple of 16 bytes as there.
 template <class T> __device__ __forceinline__ void copy_back(T *to, const T *from, int count)
 {

@@ -13,9 +13,14 @@ struct lltm_gates {
         return 1 / (1 + exp(-z));
     }
 
+    __device__ __forceinline__ static acc_t elu(acc_t z)
+    {
+        return z > 0 ? z : expm1(z);
+    }
+
     __device__ __forceinline__ static lltm_gates activate(acc_t g0, acc_t g1, acc_t g2)
     {
-        return { sigmoid(g0), sigmoid(g1), g2 > 0 ? g2 : expm1(g2) };
+        return { sigmoid(g0), sigmoid(g1), elu(g2) };
     }
 
     // A unit's gates stand S apart.

@@ -1,89 +1,129 @@
 // The cell of lltm.cuh over T steps. What the gates take from inputs is one product for all steps;
-// what they take from h is a product a step, or, where weights[:, :S] fits into shared memory, one
-// kernel walks through time.
+// what they take from h is a product a step. Where weights[:, :S] fit into a block's registers one
+// kernel walks through time; where the tiles of a step in float32 are as many as a large GPU's
+// processors, one kernel makes product and cell.
 //
-//! op      lltm_sequence(Tensor inputs, Tensor weights, Tensor bias, Tensor h0, Tensor c0) \
-//!           -> (Tensor hs, Tensor h, Tensor c)
+//! op      lltm_sequence(Tensor inputs, Tensor weights, Tensor bias, Tensor h0, Tensor c0, *, \
+//!           bool allow_tf32=False) -> (Tensor hs, Tensor h, Tensor c)
 //! doc     lltm over T steps from (h0, c0): hs has h of each step, h and c are those of the last.
 //! doc     Where h goes through a product for each step it is rounded to the dtype first, as in
 //! doc     lltm step by step: over many steps, weights that amplify do so with 16-bit rounding too.
+//! doc     allow_tf32: products of float32 on a GPU may be of TF32, which has 10 bits of fraction.
 //! dtypes  float16 bfloat16 float32 float64
 //! autocast lower
 //! shape   inputs [T, B, I]; h0 c0 h c [B, S]; hs [T, B, S]
 //! shape   weights [3*S, S + I]; bias [3*S]
 //! batch   B
 //! let     K, n, last = S + I, B*S, T - 1
-//! let     ROWS = B > 264 ? 4 : B > 132 ? 2 : 1; ROOM = 232448 - 7*ROWS*S*sizeof(acc_t)
-//! let     WALK = cuda && T > 0 && B <= 1056 && 3*S*(S + 8)*sizeof(scalar_t) <= ROOM
-//! let     UNITS = max(32, min(256, pow2(S)))
+//! let     GROUPS = cdiv(S, 16)
+//! let     WALK = cuda && T > 0 && B <= 1056 && S > 0 && S <= (is(scalar_t, float64) ? 64 : 128)
+//! let     UNITS = cdiv(B, 64)*cdiv(S, 32) > 100 ? 32 : 16; TILES = cdiv(B, 2*UNITS)*cdiv(S, UNITS)
+//! let     TILED = cuda && !WALK && is(scalar_t, float32) && !allow_tf32 && S % 4 == 0 && \
+//!           K % 4 == 0 && B > 32 && TILES <= (UNITS == 32 ? 132 : 264)
+//! let     STEPS = !WALK && !TILED; VEC = cuda && S % 2 == 0 ? 2 : 1
+//! let     THREADS = max(32, min(256, pow2(cdiv(S, VEC))))
 //! saved   gates acc_t [T, B, 3*S]; cells acc_t [T, B, S]
+//! scratch from_h acc_t [STEPS ? B : 0, 3*S]; biases acc_t [STEPS ? 3*S : 0]
 //! scratch d_gates [T, B, 3*S]; dh acc_t [B, S]; dc acc_t [B, S]
 //! empty   cells
 //! example inputs=[3,2,5] weights=[12,9] bias=[12] h0=[2,4] c0=[2,4]
-//! example inputs=[4,140,3] weights=[6,5] bias=[6] h0=[140,2] c0=[140,2]
-//! example inputs=[2,300,1] weights=[3,2] bias=[3] h0=[300,1] c0=[300,1]
+//! example inputs=[2,1060,4] weights=[12,8] bias=[12] h0=[1060,4] c0=[1060,4]
+//! example inputs=[2,6410,4] weights=[12,8] bias=[12] h0=[6410,4] c0=[6410,4]
+//! example inputs=[2,2,3] weights=[384,131] bias=[384] h0=[2,128] c0=[2,128]
 //! example inputs=[2,3,6] weights=[1020,346] bias=[1020] h0=[3,340] c0=[3,340]
 //
 //! forward
 //!   matmul  matrix(gates, T*B, 3*S) = matrix(inputs, T*B, I) @ matrix(weights, 3*S, I, K, S).T
-//!   kernel  lltm_walk when WALK grid cdiv(B, ROWS) block 1024 bind steps = T
-//!   shared  3*S*(S + 8)*sizeof(scalar_t) + 3*ROWS*S*sizeof(acc_t)
+//!   tf32    allow_tf32
+//!   kernel  lltm_walk when WALK grid B block 64*GROUPS
+//!   bind    steps = T bind KEEP = wanted(gates)
+//!   formula biases = bias when STEPS
 //!   repeat t < T
-//!     matmul matrix(gates, B, 3*S, 3*S, t*3*n) += h0 @ matrix(weights, 3*S, S, K).T
-//!     when   !WALK && t == 0
-//!     matmul matrix(gates, B, 3*S, 3*S, t*3*n) += matrix(hs, B, S, S, (t - 1)*n) \
-//!              @ matrix(weights, 3*S, S, K).T
-//!     when   !WALK && t > 0
-//!     kernel lltm_step when !WALK grid B*cdiv(S, UNITS) block UNITS
+//!     kernel lltm_tile_step when TILED grid TILES bind KEEP = wanted(gates)
+//!     shared UNITS == 32 ? 69120 : 65280
+//!     matmul from_h = h0 @ matrix(weights, 3*S, S, K).T
+//!     tf32   allow_tf32 when STEPS && t == 0
+//!     matmul from_h = matrix(hs, B, S, S, (t - 1)*n) @ matrix(weights, 3*S, S, K).T
+//!     tf32   allow_tf32 when STEPS && t > 0
+//!     kernel lltm_step when STEPS grid B*cdiv(S, VEC*THREADS) block THREADS
+//!     bind   KEEP = wanted(gates)
 //!   end
 //!   formula h = h0 when T == 0
 //!   formula c = c0 when T == 0
 //
 //! backward grad_inputs grad_weights grad_bias grad_h0 grad_c0
-//!   kernel  lltm_walk_back when WALK grid cdiv(B, ROWS) block 1024 bind steps = T
-//!   shared  3*S*(S + 4)*sizeof(scalar_t) + 7*ROWS*S*sizeof(acc_t)
+//!   kernel  lltm_walk_back when WALK grid B block 64*GROUPS bind steps = T
 //!   repeat t < T
 //!     kernel lltm_step_back when !WALK threads n bind t = last - t
 //!     matmul dh = matrix(d_gates, B, 3*S, 3*S, (last - t)*3*n) @ matrix(weights, 3*S, S, K)
-//!     when   !WALK
+//!     tf32   allow_tf32 when !WALK
 //!   end
 //!   formula grad_h0 = dh when !WALK && T > 0
 //!   formula grad_h0 = grad_h when T == 0
 //!   formula grad_c0 = dc when !WALK && T > 0
 //!   formula grad_c0 = grad_c when T == 0
 //!   matmul  matrix(grad_inputs, T*B, I) = matrix(d_gates, T*B, 3*S) \
-//!             @ matrix(weights, 3*S, I, K, S)
+//!             @ matrix(weights, 3*S, I, K, S) tf32 allow_tf32
 //!   matmul  matrix(grad_weights, 3*S, I, K, S) = matrix(d_gates, T*B, 3*S).T \
-//!             @ matrix(inputs, T*B, I)
-//!   matmul  matrix(grad_weights, 3*S, S, K) = matrix(d_gates, B, 3*S).T @ h0 when T > 0
+//!             @ matrix(inputs, T*B, I) tf32 allow_tf32
+//!   matmul  matrix(grad_weights, 3*S, S, K) = matrix(d_gates, B, 3*S).T @ h0
+//!   tf32    allow_tf32 when T > 0
 //!   matmul  matrix(grad_weights, 3*S, S, K) += matrix(d_gates, last*B, 3*S, 3*S, 3*n).T \
-//!             @ matrix(hs, last*B, S) when T > 1
+//!             @ matrix(hs, last*B, S)
+//!   tf32    allow_tf32 when T > 1
 //!   sum     grad_bias = d_gates over 0, 1
 
-#include "lltm.cuh"
+#include "lltm_tile.cuh"
+#include "lltm_walk.cuh"
 
-template <class T>
-__global__ void lltm_step(const T *__restrict__ bias, const T *__restrict__ c0, T *__restrict__ hs,
-                          T *__restrict__ h, T *__restrict__ c, acc_t *__restrict__ gates,
-                          acc_t *__restrict__ cells, int64_t t, int64_t n, int64_t S, int64_t last)
+// After the product with h; a thread has VEC units.
+template <int VEC, class T>
+__global__ void lltm_step(const acc_t *__restrict__ biases, const T *__restrict__ c0,
+                          T *__restrict__ hs, T *__restrict__ h, T *__restrict__ c,
+                          acc_t *__restrict__ gates, const acc_t *__restrict__ from_h,
+                          acc_t *__restrict__ cells, int64_t t, int64_t n, int64_t S, int64_t last,
+                          bool KEEP)
 {
     // A block stays in a row: units lie side by side, and on the CPU they are vectors.
-    const int64_t tiles = (S + blockDim.x - 1) / blockDim.x, b = blockIdx.x / tiles;
-    const int64_t s = blockIdx.x % tiles * blockDim.x + threadIdx.x, at = b * S + s;
+    const int64_t tiles = (S / VEC + blockDim.x - 1) / blockDim.x, b = blockIdx.x / tiles;
+    const int64_t s = (blockIdx.x % tiles * blockDim.x + threadIdx.x) * VEC, at = b * S + s;
     if (s >= S)
         return;
     acc_t *g = gates + t * 3 * n + b * 3 * S + s;
-    const lltm_gates a = lltm_gates::activate(g[0] + opd::load(bias + s),
-                                              g[S] + opd::load(bias + S + s),
-                                              g[2 * S] + opd::load(bias + 2 * S + s));
-    const acc_t old = t > 0 ? cells[(t - 1) * n + at] : opd::load(c0 + at);
-    const acc_t cell = old + a.candidate * a.i, made = tanh(cell) * a.o;
-    a.store(g, S);
-    cells[t * n + at] = cell;
-    opd::store(hs + t * n + at, made);
-    if (t == last) {
-        opd::store(h + at, made);
-        opd::store(c + at, cell);
+    opd::vec<acc_t, VEC> z[3], cell;
+    for (int i = 0; i < 3; i++) {
+        const auto given = opd::load_vec<VEC>(g + i * S),
+                   by = opd::load_vec<VEC>(biases + i * S + s),
+                   more = opd::load_vec<VEC>(from_h + (b * 3 + i) * S + s);
+        for (int e = 0; e < VEC; e++)
+            z[i][e] = given[e] + by[e] + more[e];
+    }
+    if (t > 0)
+        cell = opd::load_vec<VEC>(cells + (t - 1) * n + at);
+    else
+        for (int e = 0; e < VEC; e++)
+            cell[e] = opd::load(c0 + at + e);
+    opd::vec<T, VEC> made;
+    for (int e = 0; e < VEC; e++) {
+        const lltm_gates a = lltm_gates::activate(z[0][e], z[1][e], z[2][e]);
+        z[0][e] = a.i;
+        z[1][e] = a.o;
+        z[2][e] = a.candidate;
+        cell[e] += a.candidate * a.i;
+        opd::store(&made[e], tanh(cell[e]) * a.o);
+    }
+    for (int i = 0; i < 3 && KEEP; i++)
+        opd::store_vec(g + i * S, z[i]);
+    opd::store_vec(cells + t * n + at, cell);
+    T *out = hs + t * n + at;
+    if (opd::is_aligned(out, sizeof made))
+        opd::store_vec(out, made);
+    else
+        for (int e = 0; e < VEC; e++)
+            out[e] = made[e];
+    for (int e = 0; e < VEC && t == last; e++) {
+        h[at + e] = made[e];
+        opd::store(c + at + e, cell[e]);
     }
 }
 
@@ -105,153 +145,5 @@ __global__ void lltm_step_back(const acc_t *__restrict__ gates, const acc_t *__r
         for (int g = 0; g < 3; g++)
             opd::store(d_gates + from + g * S, d.g[g]);
         dc[at] = d.cell;
-    }
-}
-
-// weights[:, :S] into shared memory, its rows `stride` apart: so that 8 threads along a row, or
-// down a column, and 4 units beside them meet in no bank.
-template <class T>
-__device__ __forceinline__ void copy_weights(T *to, const T *weights, int S, int64_t K, int stride)
-{
-    for (int i = (int)threadIdx.x; i < 3 * S * S; i += (int)blockDim.x)
-        to[i / S * stride + i % S] = weights[i / S * K + i % S];
-}
-
-template <int ROWS, int N> __device__ __forceinline__ void sum_over_lanes(acc_t (&sum)[ROWS][N])
-{
-#pragma unroll
-    for (int r = 0; r < ROWS; r++)
-#pragma unroll
-        for (int g = 0; g < N; g++)
-#pragma unroll
-            for (int offset = 4; offset > 0; offset /= 2)
-                sum[r][g] += __shfl_xor_sync(0xffffffffu, sum[r][g], offset);
-}
-
-// A block walks through time with ROWS rows of the batch; 8 threads share the sums of a unit.
-template <class T, int ROWS>
-__global__ void __launch_bounds__(1024)
-    lltm_walk(const T *__restrict__ weights, const T *__restrict__ bias, const T *__restrict__ h0,
-              const T *__restrict__ c0, T *__restrict__ hs, T *__restrict__ h, T *__restrict__ c,
-              acc_t *__restrict__ gates, acc_t *__restrict__ cells, int64_t steps, int64_t B, int S,
-              int64_t K)
-{
-    extern __shared__ double lltm_memory[];
-    acc_t *state = (acc_t *)lltm_memory,
-          *cell = state + 2 * ROWS * S; // state of this step, of next
-    T *w = (T *)(cell + ROWS * S);
-    const int lane = (int)threadIdx.x % 8, group = (int)threadIdx.x / 8, stride = S + 8;
-    const int64_t top = (int64_t)blockIdx.x * ROWS;
-    copy_weights(w, weights, S, K, stride);
-    for (int i = (int)threadIdx.x; i < ROWS * S; i += (int)blockDim.x) {
-        const bool inside = top + i / S < B;
-        state[i] = inside ? opd::load(h0 + top * S + i) : acc_t(0);
-        cell[i] = inside ? opd::load(c0 + top * S + i) : acc_t(0);
-    }
-    __syncthreads();
-    for (int64_t t = 0; t < steps; t++) {
-        const acc_t *now = state + t % 2 * ROWS * S;
-        acc_t *next = state + (t + 1) % 2 * ROWS * S;
-        for (int first = 0; first < S; first += (int)blockDim.x / 8) {
-            const int unit = first + group;
-            // Lane g has what gate g takes from the input and the bias, on its way during the sums.
-            acc_t sum[ROWS][3] = {}, given[ROWS] = {};
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-                if (unit < S && lane < 3 && top + r < B)
-                    given[r] = gates[((t * B + top + r) * 3 + lane) * S + unit] +
-                               opd::load(bias + lane * S + unit);
-            for (int k = lane; k < S && unit < S; k += 8)
-#pragma unroll
-                for (int g = 0; g < 3; g++) {
-                    const acc_t x = opd::load(w + (g * S + unit) * stride + k);
-#pragma unroll
-                    for (int r = 0; r < ROWS; r++)
-                        sum[r][g] += x * now[r * S + k];
-                }
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-#pragma unroll
-                for (int g = 0; g < 3; g++)
-                    sum[r][g] += lane == g ? given[r] : acc_t(0);
-            sum_over_lanes(sum);
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                const int64_t row = t * B + top + r;
-                if (lane != 0 || unit >= S || top + r >= B)
-                    continue;
-                const lltm_gates a = lltm_gates::activate(sum[r][0], sum[r][1], sum[r][2]);
-                const acc_t made = cell[r * S + unit] + a.candidate * a.i;
-                cell[r * S + unit] = made;
-                cells[row * S + unit] = made;
-                a.store(gates + row * 3 * S + unit, S);
-                next[r * S + unit] = tanh(made) * a.o;
-                opd::store(hs + row * S + unit, next[r * S + unit]);
-            }
-        }
-        __syncthreads();
-    }
-    for (int i = (int)threadIdx.x; i < ROWS * S; i += (int)blockDim.x)
-        if (top + i / S < B) {
-            opd::store(h + top * S + i, state[steps % 2 * ROWS * S + i]);
-            opd::store(c + top * S + i, cell[i]);
-        }
-}
-
-// Back through time: each step takes h's gradient from the slopes of the step after it.
-template <class T, int ROWS>
-__global__ void __launch_bounds__(1024)
-    lltm_walk_back(const T *__restrict__ weights, const acc_t *__restrict__ gates,
-                   const acc_t *__restrict__ cells, const T *__restrict__ grad_hs,
-                   const T *__restrict__ grad_h, const T *__restrict__ grad_c,
-                   T *__restrict__ d_gates, T *__restrict__ grad_h0, T *__restrict__ grad_c0,
-                   int64_t steps, int64_t B, int S, int64_t K)
-{
-    extern __shared__ double lltm_memory[];
-    acc_t *slopes = (acc_t *)lltm_memory, *dc = slopes + 6 * ROWS * S; // of the step after, of this
-    T *w = (T *)(dc + ROWS * S);
-    const int lane = (int)threadIdx.x % 8, group = (int)threadIdx.x / 8, stride = S + 4;
-    const int64_t top = (int64_t)blockIdx.x * ROWS;
-    copy_weights(w, weights, S, K, stride);
-    for (int i = (int)threadIdx.x; i < ROWS * S; i += (int)blockDim.x)
-        dc[i] = top + i / S < B ? opd::load(grad_c + top * S + i) : acc_t(0);
-    __syncthreads();
-    for (int64_t t = steps - 1; t >= -1; t--) {
-        acc_t *now = slopes + (t & 1) * 3 * ROWS * S;
-        const acc_t *after = slopes + (~t & 1) * 3 * ROWS * S;
-        for (int first = 0; first < S; first += (int)blockDim.x / 8) {
-            const int unit = first + group;
-            acc_t sum[ROWS][1] = {};
-            for (int k = lane; k < 3 * S && unit < S && t < steps - 1; k += 8) {
-                const acc_t x = opd::load(w + k * stride + unit);
-#pragma unroll
-                for (int r = 0; r < ROWS; r++)
-                    sum[r][0] += x * after[r * 3 * S + k];
-            }
-            sum_over_lanes(sum);
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                const int64_t row = t * B + top + r, at = (top + r) * S + unit;
-                if (lane != 0 || unit >= S || top + r >= B)
-                    continue;
-                const acc_t later = t == steps - 1 ? opd::load(grad_h + at) : sum[r][0];
-                if (t < 0) {
-                    if (grad_h0)
-                        opd::store(grad_h0 + at, later);
-                    if (grad_c0)
-                        opd::store(grad_c0 + at, dc[r * S + unit]);
-                    continue;
-                }
-                const lltm_slopes d(lltm_gates::load(gates + row * 3 * S + unit, S),
-                                    cells[row * S + unit],
-                                    opd::load(grad_hs + row * S + unit) + later, dc[r * S + unit]);
-                for (int g = 0; g < 3; g++) {
-                    now[(r * 3 + g) * S + unit] = d.g[g];
-                    opd::store(d_gates + (row * 3 + g) * S + unit, d.g[g]);
-                }
-                dc[r * S + unit] = d.cell;
-            }
-        }
-        __syncthreads();
     }
 }

@@ -210,7 +210,7 @@ class Bench:
                 continue
             best = min(best, rough)
             roughs = [r for r in [*roughs, (rough, name, call, benchmark)] if r[0] <= CLOSE * best]
-        row = self.take_turns(case, ours, roughs, {} if backward else make_peers(case))
+        row = self.take_turns(case, ours, roughs, make_peers(case, backward))
         moved, flops = self.count(case, backward)
         self.add(Row(group, case.operator, direction, self.name, case.shape, *row[:4], moved, flops, row[4]))
 

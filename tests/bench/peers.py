@@ -1,6 +1,6 @@
 """What others have for the same, where they are on the machine: kernels in Triton, CuPy, cuDNN's LSTM.
 
-peers(case) gives {name: call} of forward. Outputs are made once, so that all can be captured.
+make_peers(case, backward) gives {name: call}. Outputs are made once, so that all can be captured.
 """
 
 import torch
@@ -40,17 +40,27 @@ CUPY = {"tanh": "tanh", "add": "add", "sub": "subtract", "mul": "multiply", "div
         "add of a row": "add", "mul by a row": "multiply"}  # fmt: skip
 
 
-def make_lstm(case):
+def make_lstm(case, backward):
     inputs, _, _, h, c = case.inputs
-    lstm = torch.nn.LSTM(inputs.shape[2], h.shape[1]).to(inputs.device, inputs.dtype)
-    return lambda: lstm(inputs, (h[None], c[None]))
+    lstm = torch.nn.LSTM(inputs.shape[2], h.shape[1], device=inputs.device, dtype=inputs.dtype)
+    if not backward:
+        return lambda: lstm(inputs, (h[None], c[None]))
+    leaves = [t.detach().clone().requires_grad_() for t in (inputs, h[None], c[None])]
+    hs, (h, c) = lstm(leaves[0], (leaves[1], leaves[2]))
+    outputs, wanted = (hs, h, c), [*leaves, *lstm.parameters()]
+    grads = [torch.randn_like(t) for t in outputs]
+    return lambda: torch.autograd.grad(outputs, wanted, grads, retain_graph=True)
 
 
-def make_peers(case):
+def make_peers(case, backward):
     x = case.inputs[0]
     if not x.is_cuda:
         return {}
     found = {}
+    if case.operator == "lltm_sequence":
+        found["cuDNN's LSTM, which has 4 gates to 3"] = make_lstm(case, backward)
+    if backward:
+        return found
     if triton and case.operator in ("softmax", "layer_norm"):
         kernel = softmax_row if case.operator == "softmax" else layer_norm_row
         m, n = x.shape
@@ -66,6 +76,4 @@ def make_peers(case):
                 function(*arrays, out=out)
 
         found["CuPy"] = call
-    if case.operator == "lltm_sequence":
-        found["cuDNN's LSTM, which has 4 gates to 3"] = make_lstm(case)
     return found

@@ -119,7 +119,7 @@ def lltm(input, weights, bias, old_h, old_cell):
     return torch.tanh(new_cell) * torch.sigmoid(output_gate), new_cell
 
 
-def lltm_sequence(inputs, weights, bias, h0, c0):
+def lltm_sequence(inputs, weights, bias, h0, c0, allow_tf32=False):
     h, c, hs = h0, c0, []
     for input in inputs:
         h, c = lltm(input, weights, bias, h, c)
@@ -256,6 +256,8 @@ REFERENCES = {
             lltm_case(3, 2, 4, state=0),
             lltm_case(3, 2, 0, state=0),
             lltm_case(5, 135, 8, state=33),
+            lltm_case(2, 3, 8, state=128),
+            lltm_case(2, 2, 5, state=132),
         ],
     ),
     "upsample_bilinear2d": (

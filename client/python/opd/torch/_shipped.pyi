@@ -82,9 +82,10 @@ class _lltm(Operator):
 class _lltm_sequence(Operator):
     """lltm over T steps from (h0, c0): hs has h of each step, h and c are those of the last.
     Where h goes through a product for each step it is rounded to the dtype first, as in
-    lltm step by step: over many steps, weights that amplify do so with 16-bit rounding too."""
+    lltm step by step: over many steps, weights that amplify do so with 16-bit rounding too.
+    allow_tf32: products of float32 on a GPU may be of TF32, which has 10 bits of fraction."""
 
-    def __call__(self, inputs: Tensor, weights: Tensor, bias: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, Tensor]: ...
+    def __call__(self, inputs: Tensor, weights: Tensor, bias: Tensor, h0: Tensor, c0: Tensor, *, allow_tf32: bool = False) -> tuple[Tensor, Tensor, Tensor]: ...
 
 class _mse_loss(Operator):
     """(input - target)^2, its mean or its sum, as torch.nn.functional.mse_loss."""
