@@ -25,7 +25,7 @@
 //! saved   gates acc_t [T, B, 3*S]; cells acc_t [T, B, S]
 //! scratch from_h acc_t [STEPS ? B : 0, 3*S]; biases acc_t [STEPS ? 3*S : 0]
 //! scratch d_gates [T, B, 3*S]; dh acc_t [B, S]; dc acc_t [B, S]
-//! empty   cells
+//! empty   hs cells
 //! example inputs=[3,2,5] weights=[12,9] bias=[12] h0=[2,4] c0=[2,4]
 //! example inputs=[2,1060,4] weights=[12,8] bias=[12] h0=[1060,4] c0=[1060,4]
 //! example inputs=[2,6410,4] weights=[12,8] bias=[12] h0=[6410,4] c0=[6410,4]
