@@ -68,6 +68,23 @@ __device__ __forceinline__ void wait_for_copies()
     __syncthreads();
 }
 
+// Copies from here on are another group.
+__device__ __forceinline__ void commit_copies()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// For all groups but the last N.
+template <int N> __device__ __forceinline__ void wait_for_copies_but()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#endif
+    __syncthreads();
+}
+
 // N elements that lie side by side, as what they accumulate in. 16-bit ones are taken out of words:
 // one instruction for each.
 template <int N, class T> __device__ __forceinline__ void load_words(acc_t *v, const T *p)
@@ -86,23 +103,6 @@ template <int N, class T> __device__ __forceinline__ void load_words(acc_t *v, c
         for (int k = 0; k < N; k++)
             v[k] = opd::load(&block[k]);
     }
-}
-
-// Copies from here on are another group.
-__device__ __forceinline__ void commit_copies()
-{
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-// For all groups but the last N.
-template <int N> __device__ __forceinline__ void wait_for_copies_but()
-{
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-#endif
-    __syncthreads();
 }
 
 // From shared memory, where they lie as far from a multiple of 16 bytes as there.

@@ -1,14 +1,15 @@
 // The cell of lltm.cuh over T steps. What the gates take from inputs is one product for all steps;
 // what they take from h is a product a step. Where weights[:, :S] fit into a block's registers one
-// kernel walks through time; where the tiles of a step in float32 are as many as a large GPU's
-// processors, one kernel makes product and cell.
+// kernel walks through time; where all tiles of a step in float32 run at once on a large GPU, one
+// kernel makes product and cell.
 //
 //! op      lltm_sequence(Tensor inputs, Tensor weights, Tensor bias, Tensor h0, Tensor c0, *, \
 //!           bool allow_tf32=False) -> (Tensor hs, Tensor h, Tensor c)
 //! doc     lltm over T steps from (h0, c0): hs has h of each step, h and c are those of the last.
 //! doc     Where h goes through a product for each step it is rounded to the dtype first, as in
 //! doc     lltm step by step: over many steps, weights that amplify do so with 16-bit rounding too.
-//! doc     allow_tf32: products of float32 on a GPU may be of TF32, which has 10 bits of fraction.
+//! doc     allow_tf32: products of float32 on a GPU may be of TF32, which has 10 bits of fraction;
+//! doc     those that are PyTorch's, in its process, may by its own setting, too.
 //! dtypes  float16 bfloat16 float32 float64
 //! autocast lower
 //! shape   inputs [T, B, I]; h0 c0 h c [B, S]; hs [T, B, S]
@@ -40,7 +41,7 @@
 //!   formula biases = bias when STEPS
 //!   repeat t < T
 //!     kernel lltm_tile_step when TILED grid TILES bind KEEP = wanted(gates)
-//!     shared UNITS == 32 ? 69120 : 65280
+//!     shared UNITS == 32 ? 53248 : 65280
 //!     matmul from_h = h0 @ matrix(weights, 3*S, S, K).T
 //!     tf32   allow_tf32 when STEPS && t == 0
 //!     matmul from_h = matrix(hs, B, S, S, (t - 1)*n) @ matrix(weights, 3*S, S, K).T

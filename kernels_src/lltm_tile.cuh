@@ -3,18 +3,13 @@
 // A block makes 2*UNITS rows by UNITS units. Its product is on tensor cores, and as exact as one of
 // floats: each float is the sum of two of TF32 but for 2^-23 of it, three of their four products
 // count, and what eight terms give is added as floats, since the cores round sums towards zero.
-// That is twice as fast as multiplying floats. What is not finite has no such parts: sums that come
-// out so are made again. What the gates take from inputs comes from memory meanwhile.
+// What is not finite has no such parts: sums that come out so are made again. What the gates take
+// from inputs comes from memory meanwhile.
 #pragma once
 #include "lltm.cuh"
 #ifndef OPD_CPU
 #include "copy_to_shared.cuh"
 #include "tensor_cores.cuh"
-
-__device__ __forceinline__ uint32_t round_to_tf32(float v)
-{
-    return __float_as_uint(v) + 0x1000u & 0xffffe000u;
-}
 
 // A warp multiplies 32 rows by 48 columns of a stage: DEPTH of each row of h, then of each row of
 // weights. Where a block has less than eight such parts its warps share the depth, in slices.
@@ -31,7 +26,7 @@ template <int UNITS> struct lltm_tile {
         DEPTH = SLICES > 4 ? 8 * SLICES : 32,
         PITCH = DEPTH + 4, // so that 8 rows lie in different banks
         STAGE = (ROWS + COLS) * PITCH,
-        STAGES = 3,
+        STAGES = UNITS == 32 ? 2 : 3,
         SUM_PITCH = COLS + 8,
         M = WARP_ROWS / 16,
         N = WARP_COLS / 8,
@@ -71,9 +66,9 @@ template <int UNITS> struct lltm_tile {
                 split(x[i / 4][i / 2 % 2][i % 2], small_x[i / 4][i / 2 % 2][i % 2]);
 #pragma unroll
             for (int n = 0; n < N; n += TOGETHER) {
+                // Between two products of the same sum there are those of all others.
                 uint32_t y[TOGETHER][2], small_y[TOGETHER][2];
-                float part[M * TOGETHER]
-                          [4] = {}; // between products of the same sum there are others
+                float part[M * TOGETHER][4] = {};
 #pragma unroll
                 for (int i = 0; i < TOGETHER; i += 2)
                     load_blocks<false>(y + i, shared_address(b + (n + i) * 8 * PITCH + k));
@@ -96,11 +91,13 @@ template <int UNITS> struct lltm_tile {
         }
     }
 
+    // x is what is big of it from here on. What is not finite leaves a part that is none, too.
     __device__ __forceinline__ static void split(uint32_t &x, uint32_t &small)
     {
         const float whole = __uint_as_float(x);
         x = round_to_tf32(whole);
-        small = round_to_tf32(whole - __uint_as_float(x));
+        const float rest = whole - __uint_as_float(x);
+        small = rest == rest ? round_to_tf32(rest) : 0x7fc00000u;
     }
 
     // Into shared memory, where those of the slices are still to be added.
@@ -127,12 +124,12 @@ template <int UNITS> struct lltm_tile {
     }
 };
 
-// Four floats of a row, of which `left` are there, from any address. What is rare is no part of the
+// Four floats of a row that is there or not, from any address. What is rare is no part of the
 // kernel: to compile it there takes as long as all else.
-__device__ __noinline__ void copy_four(float *to, const float *from, int64_t left)
+__device__ __noinline__ void copy_four(float *to, const float *from, bool there)
 {
     for (int e = 0; e < 4; e++)
-        copy_to_shared<1>(to + e, from + e, e < left);
+        copy_to_shared<1>(to + e, from + e, there);
 }
 
 __device__ __noinline__ float sum_products(const float *a, const float *b, int64_t n)
@@ -156,7 +153,8 @@ __global__ void __launch_bounds__(256, UNITS == 32 ? 1 : 2)
         CELLS = tile::ROWS * UNITS / tile::THREADS, // of a thread, in one column
         ROWS_APART = tile::THREADS / UNITS,
     };
-    extern __shared__ float lltm_stages[];
+    extern __shared__ float4 lltm_memory[];
+    float *const stages = (float *)lltm_memory;
     const int64_t across = (S + UNITS - 1) / UNITS;
     const int64_t top = blockIdx.x / across * tile::ROWS, left = blockIdx.x % across * UNITS;
     const float *state = t > 0 ? hs + (t - 1) * n : h0;
@@ -169,16 +167,17 @@ __global__ void __launch_bounds__(256, UNITS == 32 ? 1 : 2)
     const bool even = opd::is_aligned(state, 16) && opd::is_aligned(weights, 16);
     const int steps = (int)((S + tile::DEPTH - 1) / tile::DEPTH);
     auto copy = [&](int step) {
-        float *to = lltm_stages + step % STAGES * tile::STAGE + line * tile::PITCH + chunk;
-        const int64_t k = (int64_t)step * tile::DEPTH, rest = S - k - chunk;
+        float *to = stages + step % STAGES * tile::STAGE + line * tile::PITCH + chunk;
+        const int64_t k = (int64_t)step * tile::DEPTH;
 #pragma unroll
         for (int i = 0; i < 5; i++, to += UNITS * tile::PITCH) {
             const float *from = i < 2 ? from_h + i * UNITS * S : from_weights + (i - 2) * S * K;
-            const bool there = rest > 0 && (i < 2 ? top + line + i * UNITS < B : left + line < S);
+            const bool there = k + chunk < S &&
+                               (i < 2 ? top + line + i * UNITS < B : left + line < S);
             if (even)
                 copy_to_shared<4>(to, there ? from + k : weights, there);
             else
-                copy_four(to, there ? from + k : weights, there ? rest : 0);
+                copy_four(to, there ? from + k : weights, there);
         }
     };
     const int unit = (int)threadIdx.x % UNITS, first = (int)threadIdx.x / UNITS;
@@ -206,20 +205,20 @@ __global__ void __launch_bounds__(256, UNITS == 32 ? 1 : 2)
             copy(ahead);
         commit_copies();
         if (step >= 0)
-            product.add(lltm_stages + step % STAGES * tile::STAGE);
+            product.add(stages + step % STAGES * tile::STAGE);
     }
     __syncthreads();
-    product.store(lltm_stages);
+    product.store(stages);
     __syncthreads();
     // What is added is put to the sums, so that the cells are a loop: compiled at a third of the
     // cost.
-    float *const old_cells = lltm_stages + tile::ROWS * tile::SUM_PITCH; // where slice 1 was
+    float *const old_cells = stages + tile::ROWS * tile::SUM_PITCH; // where slice 1 was
 #pragma unroll
     for (int i = 0; i < CELLS; i++) {
         const int row = first + i * ROWS_APART;
 #pragma unroll
         for (int g = 0; g < 3; g++)
-            tile::collapse(lltm_stages, row, g * UNITS + unit, given[i][g]);
+            tile::collapse(stages, row, g * UNITS + unit, given[i][g]);
         old_cells[row * tile::SUM_PITCH + unit] = cell[i];
     }
 #pragma unroll 1
@@ -228,12 +227,15 @@ __global__ void __launch_bounds__(256, UNITS == 32 ? 1 : 2)
         const int64_t b = top + row, at = b * S + s;
         if (b >= B || s >= S)
             continue;
-        const float *sums = lltm_stages + row * tile::SUM_PITCH + unit;
+        const float *sums = stages + row * tile::SUM_PITCH + unit;
         float *g = gates + (t * B + b) * 3 * S + s,
               z[3] = { sums[0], sums[UNITS], sums[2 * UNITS] };
         if (!(z[0] - z[0] + z[1] - z[1] + z[2] - z[2] == 0))
-            for (int j = 0; j < 3; j++)
-                z[j] = g[j * S] + sum_products(state + b * S, weights + (j * S + s) * K, S);
+            for (int j = 0; j < 3; j++) {
+                z[j] = g[j * S];
+                if (z[j] == z[j]) // else it is no number whatever is added
+                    z[j] += sum_products(state + b * S, weights + (j * S + s) * K, S);
+            }
         const lltm_gates a = lltm_gates::activate(z[0] + by[0], z[1] + by[1], z[2] + by[2]);
         const float made_cell = old_cells[row * tile::SUM_PITCH + unit] + a.candidate * a.i;
         const float made = tanh(made_cell) * a.o;

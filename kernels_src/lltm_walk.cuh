@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(GROUPS * 64)
         const acc_t mine = lane == 0 ? d.g[0] : lane == 1 ? d.g[1] : d.g[2];
         later_c = d.cell;
         if (lane < 3)
-            slopes(t, lane)[unit] = mine;
+            slopes(t, lane)[unit] = inside ? mine : acc_t(0);
         if (inside && lane < 3)
             opd::store(d_gates + ((t * B + b) * 3 + lane) * S + unit, mine);
         load_step(t - 1);

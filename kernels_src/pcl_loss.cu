@@ -11,7 +11,7 @@
 //! doc     class labels[i] it is that of its cluster's mean, cluster gt_assignment[i].
 //! doc     labels, gt_assignment, pc_labels, pc_count and im_labels may be integers or floating;
 //! doc     labels and pc_labels are whole numbers from 0 to C - 1, gt_assignment from 0 to P - 1.
-//! doc     The assignment of a background proposal, labels[i] = 0, is not read: it may be -1.
+//! doc     The assignment of a background proposal, labels[i] = 0, may be any number, as -1.
 //! dtypes  float16 bfloat16 float32 float64
 //! autocast float32
 //! type    labels_t int64 int32 float32 float64 float16 bfloat16 : labels
@@ -53,8 +53,7 @@ template <class T> __device__ __forceinline__ int64_t read_index(const T *at, in
     return k < n && v == k ? k : -1;
 }
 
-// The cluster of proposal i, whose label is c > 0 and whose assignment is p; false, and the request
-// fails, where it has none.
+// Whether proposal i, of label c > 0, has a cluster p, of the same label; else the request fails.
 __device__ __forceinline__ bool check_cluster(opd::report_t *report, int64_t i, int64_t c,
                                               int64_t p, int64_t label_of_p)
 {
@@ -118,9 +117,10 @@ __global__ void pcl_loss_backward(const scalar_t *pcl_probs, const labels_t *lab
             below = (acc_t)pc_count[p] * opd::load(pc_probs + p);
         }
         const int64_t label_of_p = c > 0 && p >= 0 ? read_index(pc_labels + p, C) : -1;
-        const bool counts = c >= 0 && im_labels[c] != image_t(0) &&
-                            (c == 0 || check_cluster(report, i, c, p, label_of_p));
-        const acc_t grad = counts ? above / below * scale : acc_t(0);
+        const bool counts = c >= 0 && im_labels[c] != image_t(0), known = c == 0 || label_of_p == c;
+        if (counts && !known && k % LANES == 0)
+            check_cluster(report, i, c, p, label_of_p);
+        const acc_t grad = counts && known ? above / below * scale : acc_t(0);
         for (int64_t other = k % LANES; other < C; other += LANES)
             opd::store(grad_pcl_probs + i * C + other, other == c ? grad : acc_t(0));
     }

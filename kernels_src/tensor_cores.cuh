@@ -19,6 +19,12 @@ __device__ __forceinline__ void load_blocks(uint32_t (*r)[2], uint32_t at)
                      : "memory");
 }
 
+// To the nearest; what is no number need not stay so.
+__device__ __forceinline__ uint32_t round_to_tf32(float v)
+{
+    return __float_as_uint(v) + 0x1000u & 0xffffe000u;
+}
+
 // d += a @ b, of 16 by 16 and 16 by 8 elements, or of 16 by 8 and 8 by 8.
 #if __CUDA_ARCH__ >= 800
 #define OPD_MULTIPLY(T, type)                                                                      \

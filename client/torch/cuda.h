@@ -45,7 +45,8 @@ bool cuda_has_blas(int device_index);
 bool cuda_matmul(struct cuda_run *run, const struct backend_matmul *m, uint64_t workspace,
                  struct opd_err *err);
 
-// Where kernels of this plan's next call report: 0, which stays as they leave it until it is told.
+// The next place for a call of this plan to report to: 0 until its kernels do, then as they leave
+// it until that is told.
 uint64_t cuda_next_report(struct cuda_use *use);
 // What kernels of earlier calls have reported, the first that is found: false, with
 // invalid_argument. `wait`: for all that was launched in this process by plans that can report.

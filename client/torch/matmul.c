@@ -5,11 +5,12 @@
 #include "torch/functions.h"
 #include "torch/loaded.h"
 
-// torch's may be rounded to TF32 where its user allows that for all.
+// torch's would be rounded to TF32 only where its user allows that for all products: what an
+// operator allows is cuBLASLt's.
 static bool is_torchs(const struct loaded *p, const struct exported_matmul *m)
 {
-    bool rounds = m->tf32 && m->dtype == OPD_DTYPE_float32 && cuda_has_blas(p->device_index);
-    return m->dtype == m->result && !rounds;
+    bool rounds = m->tf32 && m->dtype == OPD_DTYPE_float32 && p->device_index >= 0;
+    return m->dtype == m->result && !(rounds && cuda_has_blas(p->device_index));
 }
 
 bool matmul_fits(const struct loaded *p, const struct exported_matmul *m, uint64_t *workspace)

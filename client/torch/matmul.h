@@ -2,7 +2,8 @@
 
 // Products of matrices, by torch's own functions: they are as its settings say (TF32, threads), and
 // right on its current stream, also where that captures a graph. What is summed into float32 from
-// 16 bits torch cannot make; on a GPU cuBLASLt does, in scratch memory of the call's.
+// 16 bits torch cannot make, nor TF32 where the operator alone allows that; on a GPU cuBLASLt does,
+// in scratch memory of the call's.
 
 #include "base/err.h"
 #include "base/exported.h"

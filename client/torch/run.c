@@ -122,8 +122,7 @@ static bool find_address(struct run *r, uint32_t i)
             return false;
         data = (char *)data + b->offset;
         break;
-    case BOUND_REPORT:
-        data = (void *)(uintptr_t)cuda_next_report(p->cuda);
+    case BOUND_REPORT: // once it is known that the call runs
         break;
     }
     r->addresses[i] = o->size ? (uintptr_t)data : 0;
@@ -287,6 +286,8 @@ static bool run_steps(struct run *r, struct opd_err *err)
     bool on_cuda = p->device_index >= 0, ok = true;
     if (on_cuda && !cuda_begin(&r->cuda, p, err))
         return false;
+    if (on_cuda && p->x.head->report >= 0)
+        r->addresses[p->x.head->report] = cuda_next_report(p->cuda);
     for (uint32_t i = 0; ok && i < p->x.n_steps; i++)
         ok = run_step(r, i, err);
     if (on_cuda)
