@@ -83,7 +83,8 @@ class _lltm_sequence(Operator):
     """lltm over T steps from (h0, c0): hs has h of each step, h and c are those of the last.
     Where h goes through a product for each step it is rounded to the dtype first, as in
     lltm step by step: over many steps, weights that amplify do so with 16-bit rounding too.
-    allow_tf32: products of float32 on a GPU may be of TF32, which has 10 bits of fraction."""
+    allow_tf32: products of float32 on a GPU may be of TF32, which has 10 bits of fraction;
+    those that are PyTorch's, in its process, may by its own setting, too."""
 
     def __call__(self, inputs: Tensor, weights: Tensor, bias: Tensor, h0: Tensor, c0: Tensor, *, allow_tf32: bool = False) -> tuple[Tensor, Tensor, Tensor]: ...
 
@@ -102,7 +103,7 @@ class _pcl_loss(Operator):
     class labels[i] it is that of its cluster's mean, cluster gt_assignment[i].
     labels, gt_assignment, pc_labels, pc_count and im_labels may be integers or floating;
     labels and pc_labels are whole numbers from 0 to C - 1, gt_assignment from 0 to P - 1.
-    The assignment of a background proposal, labels[i] = 0, is not read: it may be -1."""
+    The assignment of a background proposal, labels[i] = 0, may be any number, as -1."""
 
     def __call__(self, pcl_probs: Tensor, labels: Tensor, cls_loss_weights: Tensor, gt_assignment: Tensor, pc_labels: Tensor, pc_probs: Tensor, pc_count: Tensor, img_cls_loss_weights: Tensor, im_labels: Tensor) -> Tensor: ...
 
