@@ -47,7 +47,6 @@
 //!     matmul from_h = matrix(hs, B, S, S, (t - 1)*n) @ matrix(weights, 3*S, S, K).T
 //!     tf32   allow_tf32 when STEPS && t > 0
 //!     kernel lltm_step when STEPS grid B*cdiv(S, VEC*THREADS) block THREADS
-//!     bind   KEEP = wanted(gates)
 //!   end
 //!   formula h = h0 when T == 0
 //!   formula c = c0 when T == 0
@@ -82,8 +81,7 @@ template <int VEC, class T>
 __global__ void lltm_step(const acc_t *__restrict__ biases, const T *__restrict__ c0,
                           T *__restrict__ hs, T *__restrict__ h, T *__restrict__ c,
                           acc_t *__restrict__ gates, const acc_t *__restrict__ from_h,
-                          acc_t *__restrict__ cells, int64_t t, int64_t n, int64_t S, int64_t last,
-                          bool KEEP)
+                          acc_t *__restrict__ cells, int64_t t, int64_t n, int64_t S, int64_t last)
 {
     // A block stays in a row: units lie side by side, and on the CPU they are vectors.
     const int64_t tiles = (S / VEC + blockDim.x - 1) / blockDim.x, b = blockIdx.x / tiles;
@@ -113,11 +111,11 @@ __global__ void lltm_step(const acc_t *__restrict__ biases, const T *__restrict_
         cell[e] += a.candidate * a.i;
         opd::store(&made[e], tanh(cell[e]) * a.o);
     }
-    for (int i = 0; i < 3 && KEEP; i++)
+    for (int i = 0; i < 3; i++)
         opd::store_vec(g + i * S, z[i]);
     opd::store_vec(cells + t * n + at, cell);
     T *out = hs + t * n + at;
-    if (opd::is_aligned(out, sizeof made))
+    if (VEC == 1 || opd::is_aligned(out, sizeof made))
         opd::store_vec(out, made);
     else
         for (int e = 0; e < VEC; e++)
