@@ -105,9 +105,9 @@ static void device_rests(struct device *d)
 
 // --- start
 
-static void name_compiler(void *data, struct pool_result *result, const struct opd_err *err)
+static void name_compiler(char *name, struct pool_result *result, const struct opd_err *err)
 {
-    snprintf(data, sizeof((struct broker *)0)->nvrtc, "%s",
+    snprintf(name, sizeof((struct broker *)0)->nvrtc, "%s",
              err->code ? err->msg : result->compiler);
     if (err->code)
         log_warn("%s", err->msg);
@@ -115,7 +115,22 @@ static void name_compiler(void *data, struct pool_result *result, const struct o
         log_info("compiler: %s", result->compiler);
 }
 
-static void ask_compiler(struct broker *b, const char *target, char *name)
+static void name_host_compiler(void *data, struct pool_result *result, const struct opd_err *err)
+{
+    struct broker *b = data;
+    name_compiler(b->host_compiler, result, err);
+}
+
+static void name_nvrtc(void *data, struct pool_result *result, const struct opd_err *err)
+{
+    struct broker *b = data;
+    int major = 0, minor = 0;
+    name_compiler(b->nvrtc, result, err);
+    sscanf(b->nvrtc, "nvrtc %d.%d", &major, &minor);
+    b->devices.long_args = major > 12 || (major == 12 && minor >= 1);
+}
+
+static void ask_compiler(struct broker *b, const char *target, pool_done done)
 {
     const char *strings[JOB_MAX_STRINGS];
     for (int i = 0; i < JOB_MAX_STRINGS; i++)
@@ -123,7 +138,7 @@ static void ask_compiler(struct broker *b, const char *target, char *name)
     strings[JOB_KIND] = "identity";
     strings[JOB_TARGET] = target;
     strings[JOB_FILE] = target;
-    pool_submit(b->pool, POOL_FRONT, b, strings, name_compiler, name);
+    pool_submit(b->pool, POOL_FRONT, b, strings, done, b);
 }
 
 static void say_ready(const struct broker *b)
@@ -144,9 +159,9 @@ static void serve_now(struct broker *b)
         cuda = cuda || !b->devices.at[i]->is_cpu;
     }
     if (cpu)
-        ask_compiler(b, "cpu", b->host_compiler);
+        ask_compiler(b, "cpu", name_host_compiler);
     if (cuda)
-        ask_compiler(b, "sm_90", b->nvrtc);
+        ask_compiler(b, "sm_90", name_nvrtc);
     // Its devices' processes, itself, a client, and one for all others.
     b->spins = b->options.spin && spin_cores() >= b->devices.n + 3;
     spin_init(&roof(b)->spin, b->spins);

@@ -45,9 +45,17 @@ void device_set_unavailable(const struct device *d, struct opd_err *err)
     opd_err_set(err, OPD_E_unavailable, "device %s does not work: %.900s", d->name, d->message);
 }
 
+// Of CUDA 12.1 drivers take them, and GPUs from Volta on.
+static bool takes_long_args(const struct device *d)
+{
+    return d->is_cpu || (d->all->long_args && d->info.driver_version >= 12010 &&
+                         atoi(d->info.target + strlen("sm_")) >= 70);
+}
+
 void device_fill_plan_request(const struct device *d, struct plan_request *request)
 {
     request->on_cpu = d->is_cpu;
+    request->long_args = takes_long_args(d);
     request->blas = d->info.blas[0] != '\0';
 }
 

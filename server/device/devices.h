@@ -47,6 +47,7 @@ struct devices {
     double deadline;        // seconds that a command may run, unless it says otherwise
     uint64_t memory_limit;  // bytes on each device; 0: what the device has
     uint64_t client_memory; // bytes on each device that one client may hold; 0: all
+    bool long_args;         // NVRTC compiles kernels that take more than 4 KB of them
     bool own_blas;          // products of matrices by opd's kernels, not by a library
     bool spare;             // executors that wait to take over, where they cost little
     uint64_t n_regions;     // numbers given to regions, of all devices

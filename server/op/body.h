@@ -17,6 +17,7 @@ enum {
     OP_MAX_LINE = 16384, // of a directive, continuations included
     OP_MAX_TEMPLATE_ARGS = 32,
     OP_MAX_ARGS_SIZE = 4096,
+    OP_LONG_ARGS_SIZE = 32764, // where a device takes more, as GPUs since CUDA 12.1
     OP_MAX_SHARED_SIZE = 227 * 1024,
     OP_MAX_EXAMPLES = 64,
     OP_MAX_CHECKS = 32,

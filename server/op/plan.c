@@ -428,7 +428,7 @@ void plan_signature(const struct plan_request *request, uint32_t fixed, struct b
     bool backward = request->direction == PLAN_BACKWARD;
     uint32_t outputs = (uint32_t)((UINT64_C(1) << op->n_outputs) - 1);
     uint8_t flags = (uint8_t)(backward | request->on_cpu << 1 | (!backward && request->keep) << 2 |
-                              request->blas << 3 | request->checked << 4);
+                              request->blas << 3 | request->checked << 4 | request->long_args << 5);
     uint32_t wanted = builder_wanted(request);
     uint32_t absent = backward ? request->grad_absent & outputs : 0;
     buf_append(out, &op->hash, sizeof op->hash);

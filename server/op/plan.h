@@ -70,6 +70,7 @@ struct plan_request {
     enum plan_direction direction;
     bool on_cpu;          // the names `cpu` and `cuda` in expressions
     bool blas;            // the device multiplies matrices by itself: no kernel is launched for it
+    bool long_args;       // a launch may have OP_LONG_ARGS_SIZE bytes of arguments
     bool checked;         // its kernels are checked builds (base/checked.h)
     bool keep;            // forward: a context will be kept, so `saved` tensors are wanted
     uint32_t wanted;      // backward: bit i = gradient of input i is wanted; of an absent or not

@@ -224,7 +224,7 @@ struct launch_group {
     struct formula_launch launch; // the first
     char *prelude;
     uint32_t prefix_size, blocks;
-    int n, capacity, n_tensors;
+    int n, few, most, n_tensors; // tensors of each list: that short arguments have room for, or all
     int places[SIGNATURE_MAX_PARAMS]; // by operand: which of the tensors; some stand twice
     struct buf each, first, slots;    // of struct plan_slot: offsets in `each`
 };
@@ -245,6 +245,11 @@ static uint32_t each_size(const struct launch_group *g)
     return own_size(g) + 4;
 }
 
+static int find_room(const struct launch_group *g, int args_size)
+{
+    return (args_size - 8 - (int)round_up(g->launch.packed.size)) / (int)each_size(g);
+}
+
 static bool start_group(struct builder *b, const struct formula_launch *launch, const char *prelude)
 {
     struct launch_group *g = b->group;
@@ -259,11 +264,12 @@ static bool start_group(struct builder *b, const struct formula_launch *launch, 
             same++;
         g->places[i] = same < i ? g->places[same] : g->n_tensors++;
     }
-    g->capacity = (OP_MAX_ARGS_SIZE - 8 - (int)round_up(launch->packed.size)) / (int)each_size(g);
+    g->few = find_room(g, OP_MAX_ARGS_SIZE);
+    g->most = b->whole->long_args ? find_room(g, OP_LONG_ARGS_SIZE) : g->few;
     g->n = 0;
     g->blocks = 0;
     g->each.size = g->first.size = g->slots.size = 0;
-    return g->capacity > 0 ||
+    return g->few > 0 ||
            op_fail(b->err, "the formulas take more than %d bytes of parameters for one tensor",
                    OP_MAX_ARGS_SIZE);
 }
@@ -272,7 +278,7 @@ static bool joins(const struct launch_group *g, const struct formula_launch *lau
                   const char *prelude)
 {
     const struct packed *a = &g->launch.packed, *b = &launch->packed;
-    return g->n > 0 && g->n < g->capacity && a->size == b->size && a->n_slots == b->n_slots &&
+    return g->n > 0 && g->n < g->most && a->size == b->size && a->n_slots == b->n_slots &&
            launch->grid[0] <= INT32_MAX - g->blocks &&
            strcmp(g->launch.kernel, launch->kernel) == 0 && strcmp(g->prelude, prelude) == 0 &&
            memcmp(a->bytes + g->prefix_size, b->bytes + g->prefix_size, a->size - g->prefix_size) ==
@@ -302,13 +308,25 @@ static bool join(struct builder *b, const struct formula_launch *launch)
     return true;
 }
 
+// What the kernel is compiled for: one for all short lists, and one for each power of two. Longer
+// arguments take the device longer.
+static int choose_capacity(const struct launch_group *g)
+{
+    int capacity = 1;
+    if (g->n <= g->few)
+        return g->few;
+    while (capacity < g->n)
+        capacity *= 2;
+    return capacity < g->most ? capacity : g->most;
+}
+
 // The arguments, as opd.cuh lays them out.
-static uint8_t *pack_group(struct builder *b, uint32_t *out_size, uint32_t *out_each)
+static uint8_t *pack_group(struct builder *b, int capacity, uint32_t *out_size, uint32_t *out_each)
 {
     const struct launch_group *g = b->group;
     uint32_t each = round_up(g->launch.packed.size), n = (uint32_t)g->n;
-    uint32_t first = each + (uint32_t)g->capacity * own_size(g);
-    uint32_t count = first + 4 * (uint32_t)g->capacity;
+    uint32_t first = each + (uint32_t)capacity * own_size(g);
+    uint32_t count = first + 4 * (uint32_t)capacity;
     uint8_t *args = arena_alloc(b->arena, 1, round_up(count + 4));
     memcpy(args, g->launch.packed.bytes, g->launch.packed.size);
     memcpy(args + each, g->each.bytes, g->each.size);
@@ -326,17 +344,18 @@ static bool add_group(struct builder *b)
                               .grid = { g->blocks, 1, 1 },
                               .block = { g->launch.block, 1, 1 } };
     struct buf kernel = { 0 };
+    int capacity = choose_capacity(g);
     uint32_t each;
     if (g->n == 0)
         return true;
     // "opd::formula_map<F, 4>" becomes "opd::formula_maps<F, 4, CAPACITY, TENSORS, PLACES...>"
     const char *args = strchr(g->launch.kernel, '<');
-    buf_printf(&kernel, "opd::formula_maps%.*s, %d, %d", (int)strlen(args) - 1, args, g->capacity,
+    buf_printf(&kernel, "opd::formula_maps%.*s, %d, %d", (int)strlen(args) - 1, args, capacity,
                g->n_tensors);
     for (int i = 0; i < g->launch.packed.n_slots; i++)
         buf_printf(&kernel, ", %d", g->places[i]);
     buf_append_str(&kernel, ">");
-    step.args = pack_group(b, &step.args_size, &each);
+    step.args = pack_group(b, capacity, &step.args_size, &each);
     step.n_slots = (int)(g->slots.size / sizeof(struct plan_slot));
     step.slots = arena_copy(b->arena, g->slots.bytes, (size_t)step.n_slots, sizeof *step.slots);
     for (int i = 0; i < step.n_slots; i++)

@@ -38,6 +38,15 @@ def test_in_place(client, ops, dtype):
     same(tensors, [y + dtype(2.5) * x + 3 for x, y in zip(xs, ys)])
 
 
+@pytest.mark.parametrize("n", (150, 1300))
+def test_all_alike(client, ops, n):
+    """What one launch has room for, and more."""
+    xs = [np.arange(k % 5 + 1, dtype=np.float32) + k for k in range(n)]
+    tensors = [client.tensor(np.full_like(x, 7)) for x in xs]
+    ops.axpys(tensors, xs, a=2)
+    same(tensors, [7 + 2 * x for x in xs])
+
+
 def test_results(client, ops):
     xs = draw()
     ys, signs = ops.scales(xs, np.float32(3))

@@ -45,7 +45,7 @@ def test_gradients(ops, draw, here, asked):
     assert "gelu" in type(ops.gelu(x).grad_fn).__name__
 
 
-@pytest.mark.parametrize("n", (2, 100))
+@pytest.mark.parametrize("n", (2, 100, 300))
 def test_lists(ops, draw, here, asked, n):
     """In place, with results, and backward; more tensors than a call keeps without lists."""
     xs, ys = [draw(3, k % 5 + 1) for k in range(n)], [draw(3, k % 5 + 1) for k in range(n)]

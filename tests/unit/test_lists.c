@@ -107,6 +107,14 @@ static void test_many(void **state)
         assert_true(plan->steps[i].args_size <= 4096);
     assert_int_equal(plan->steps[2].n_slots, 2 * 112);
     plan_free(plan);
+    l->request.long_args = true;
+    plan = build(&l->request);
+    assert_int_equal(plan->n_steps, 1);
+    assert_string_equal(plan->kernels[0].expr,
+                        "opd::formula_maps<axpy_forward, 4, 512, 2, 0, 1, 0>");
+    assert_int_equal(plan->kernels[0].params[0].size, plan->steps[0].args_size);
+    assert_int_equal(plan->steps[0].n_slots, 2 * MOST);
+    plan_free(plan);
     free(l);
     op_unref(op);
 }
