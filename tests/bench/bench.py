@@ -161,8 +161,8 @@ def find_ways(case, compiles, quick):
 
 
 class Bench:
-    def __init__(self, client, args):
-        self.client, self.args, self.failures = client, args, 0
+    def __init__(self, args):
+        self.args, self.failures = args, 0
         self.stream = torch.cuda.Stream(args.device) if args.device != "cpu" else None
         self.timer = Timer(args.device, self.stream)
         self.turns = 3 if args.quick else TURNS
@@ -210,18 +210,18 @@ class Bench:
                 continue
             best = min(best, rough)
             roughs = [r for r in [*roughs, (rough, name, call, benchmark)] if r[0] <= CLOSE * best]
-        row = self.take_turns(case, ours, roughs, make_peers(case, backward))
+        row = self.take_turns(f"{case.operator} {case.shape}", ours, roughs, make_peers(case, backward))
         moved, flops = self.count(case, backward)
         self.add(Row(group, case.operator, direction, self.name, case.shape, *row[:4], moved, flops, row[4]))
 
-    def take_turns(self, case, ours, roughs, peers):
+    def take_turns(self, what, ours, roughs, peers):
         sides = {"opd": self.repeated(ours, False)}
         sides |= {name: self.repeated(call, benchmark) for _, name, call, benchmark in roughs}
         for name, call in list(peers.items()):
             try:
                 sides[name] = self.repeated(call, False)
             except Exception as e:  # whatever theirs is
-                print(f"{case.operator} {case.shape}, {name}: {e!r:.300}", file=sys.stderr, flush=True)
+                print(f"{what}, {name}: {e!r:.300}", file=sys.stderr, flush=True)
                 del peers[name]
         turns = 2 if min(r[0] for r in roughs) > SLOW else self.turns
         times = {name: [] for name in sides}
@@ -261,36 +261,14 @@ class Bench:
     def matches(self, case):
         return not self.args.match or any(m in f"{case.operator} {case.shape}" for m in self.args.match)
 
-    # ---- optimizers, whose operators of lists are the daemon's alone
-
     def time_optimizers(self):
         for many, shape in ((1, (1 << 26,)), (1, (1024, 4096)), (161, (1 << 16,))):
             shape = shape if self.timer.gpu else (1 << 10,)
-            found = cases.optimizers(self.make, self.client, many, *shape)
-            for name, ours, theirs, moved, flops, in_daemon in found:
-                sides = (self.daemon_replay(ours) if in_daemon else self.repeated(ours, False),
-                         self.repeated(theirs, False))  # fmt: skip
-                turns = [[replay() for replay in sides] for _ in range(self.turns)]
-                a, b = (statistics.median(side) for side in zip(*turns))
-                speed = statistics.median(y / x for x, y in turns)
-                way = "torch.optim, foreach" if many > 1 else "torch.optim, fused"
+            for name, ours, ways, moved, flops in cases.optimizers(self.make, many, *shape):
+                roughs = [(self.timer.rough(step), way, step, False) for way, step in ways.items()]
+                a, b, speed, way, _ = self.take_turns(name, ours, roughs, {})
                 shown = cases.spell(shape)
                 self.add(Row("optimizers", name, "step", self.name, shown, a, b, speed, way, moved, flops))
-
-    def daemon_replay(self, call, loops=20):
-        """By the daemon's own measuring, of calls that wait behind a kernel until all are there."""
-        one = self.client.zeros([1])
-
-        def replay():
-            with self.client.trace() as runs:
-                with self.client.batch():
-                    self.client.ops.hold(one, us=20000)
-                    for _ in range(loops):
-                        call()
-                found = list(itertools.islice(runs, loops + 1))
-            return statistics.median(r["seconds"] for r in found if r["op"] != "hold")
-
-        return replay
 
     def run(self):
         """Group by group, so that what is reached is whole."""
@@ -408,13 +386,13 @@ def main():
     torch.backends.cudnn.allow_tf32 = False
     torch._dynamo.config.recompile_limit = 64
     torch._functorch.config.donated_buffer = False  # the backward is run many times
-    daemon = Daemon("--kernels", str(Path(__file__).parent / "hold"), device=args.device)
+    daemon = Daemon(device=args.device)
     client = daemon.connect()
     opd.torch.use(daemon.socket)
     begun = time.perf_counter()
     device = client.status()["devices"][0]
     print(f"opd {client.info['version']} on {device['model']}, PyTorch {torch.__version__}", flush=True)
-    b = Bench(client, args)
+    b = Bench(args)
     try:
         with torch.cuda.stream(b.stream):  # None: nothing
             b.run()

@@ -7,8 +7,7 @@ Every operator that opd comes with, forward and backward, as a user calls it: by
 process of PyTorch, with tensors on the CPU. Backward is torch.autograd.grad() of what forward has
 left, for both. Sides take turns; times are the least of all turns, for what else runs on a machine
 makes them longer only; "ratio" is of these, "median" that of the turns' ratios. "in the daemon" is
-what the CPU device itself takes for the same call; operators of lists are the daemon's alone, and
-that is compared. Exits 1 if values differ.
+what the CPU device itself takes for the same call. Exits 1 if values differ.
 """
 
 import argparse
@@ -78,21 +77,17 @@ class Bench:
         self.row(size, f"{name} backward", *[
             lambda outs=outs: torch.autograd.grad(outs, wanted, grads, retain_graph=True) for outs in outputs])  # fmt: skip
 
-    def row(self, size, name, ours, theirs, same=True, in_daemon=False):
+    def row(self, size, name, ours, theirs, same=True):
         if same:
             self.check(name, as_list(ours()), as_list(theirs()))
-        timers = self.time_in_daemon if in_daemon else self.time, self.time
-        sides = list(zip((ours, theirs), timers))
-        loops = [max(1, min(1000, int(TURN / min(time(f, 2), time(f, 2))))) for f, time in sides]
-        turns = [[time(f, n) for (f, time), n in zip(sides, loops)] for _ in range(self.args.turns)]
+        sides = ours, theirs
+        loops = [max(1, min(1000, int(TURN / min(self.time(f, 2), self.time(f, 2))))) for f in sides]
+        turns = [[self.time(f, n) for f, n in zip(sides, loops)] for _ in range(self.args.turns)]
         a, b = (min(side) for side in zip(*turns))
         self.ratios[size, name] = a / b
-        cells = [us(a), us(b), f"{a / b:.2f}", f"{statistics.median(x / y for x, y in turns):.2f}"]
-        if in_daemon:
-            cells = ["", *cells[1:], cells[0]]
-        else:
-            alone = self.args.no_daemon or name.startswith(VIEWS)
-            cells.append("" if alone else us(self.time_in_daemon(ours, loops[0])))
+        alone = self.args.no_daemon or name.startswith(VIEWS)
+        cells = [us(a), us(b), f"{a / b:.2f}", f"{statistics.median(x / y for x, y in turns):.2f}",
+                 "" if alone else us(self.time_in_daemon(ours, loops[0]))]  # fmt: skip
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
 
     def time(self, function, loops):
@@ -141,9 +136,9 @@ def run(b, args):
                 b.both_ways(size, case)
         for many in (1, 161):
             shape = (1 << (14 if many > 1 else 20),) if large else (32, 32)
-            for name, ours, theirs, *_, in_daemon in cases.optimizers(make, b.client, many, *shape):
+            for name, ours, ways, *_ in cases.optimizers(make, many, *shape):
                 if chosen(name):
-                    b.row(size, name, ours, theirs, same=False, in_daemon=in_daemon)
+                    b.row(size, name, ours, min(ways.values(), key=lambda step: b.time(step, 9)), same=False)
     print()
     b.tell()
 

@@ -199,8 +199,8 @@ def pcl_loss(make, n, classes, clusters):
 # ---- optimizers: they change tensors in place
 
 
-def optimizers(make, client, many, *shape):
-    """Of so many tensors: (operator, ours, theirs, bytes moved, FLOP, ours is the daemon's alone)."""
+def optimizers(make, many, *shape):
+    """Of so many tensors: (operator, ours, {way: theirs}, bytes moved, FLOP)."""
     for kind, made, given, moved, flops in (
         ("sgd", torch.optim.SGD, {}, 3, 2),
         ("sgd", torch.optim.SGD, {"momentum": 0.9}, 5, 4),
@@ -209,23 +209,19 @@ def optimizers(make, client, many, *shape):
         tensors = [[make.normal(*shape) for _ in range(many)] for _ in range((moved + 1) // 2)]
         for t in tensors[-1]:
             t.abs_()  # sums of squares
-        theirs = [make.normal(*shape).requires_grad_() for _ in range(many)]
-        for t in theirs:
-            t.grad = make.normal(*shape)
         # PyTorch's fused steps of 16 bits on the CPU change nothing.
         idle = make.device == "cpu" and make.dtype.itemsize == 2
-        how = {"foreach" if many > 1 or idle else "fused": True} | given
-        if kind == "adam" and make.device != "cpu":
-            how["capturable"] = True
-        optimizer = made(theirs, lr=1e-3, **how)
+        capturable = {"capturable": True} if kind == "adam" and make.device != "cpu" else {}
+        ways = {}
+        for way in ["foreach"] if idle else ["foreach", "fused"]:
+            theirs = [make.normal(*shape).requires_grad_() for _ in range(many)]
+            for t in theirs:
+                t.grad = make.normal(*shape)
+            ways[f"torch.optim, {way}"] = made(theirs, lr=1e-3, **{way: True}, **given, **capturable).step
         options = given | {"lr": 1e-3} | ({"step": 10} if kind == "adam" else {})
-        if many > 1:
-            dtype = str(make.dtype).removeprefix("torch.")
-            op = client.ops[f"{kind}_steps"]
-            args = [[client.tensor(t.cpu(), dtype=dtype) for t in of] for of in tensors]
-        else:
-            op, args = ops[f"{kind}_step"], [t[0] for t in tensors]
+        op = getattr(ops, f"{kind}_step{'s' if many > 1 else ''}")
+        args = tensors if many > 1 else [t[0] for t in tensors]
         name = f"{kind}_step{f's of {many}' if many > 1 else ''}{' momentum' if given else ''}"
-        n = many * theirs[0].numel()
-        yield (name, lambda op=op, args=args, options=options: op(*args, **options), optimizer.step,
-               moved * n * theirs[0].element_size(), flops * n, many > 1)  # fmt: skip
+        n = sum(t.numel() for t in tensors[0])
+        yield (name, lambda op=op, args=args, options=options: op(*args, **options), ways,
+               moved * n * make.dtype.itemsize, flops * n)  # fmt: skip
