@@ -61,7 +61,8 @@ __global__ void lltm_forward_small(const T *__restrict__ input, const T *__restr
 {
     enum { ROWS = 16, UNITS = 4, PARTS = 4, DEPTH = 64, STRIDE = DEPTH + 4 };
     __shared__ acc_t x[ROWS * STRIDE], w[3 * UNITS * STRIDE];
-    const int64_t across = (S + UNITS - 1) / UNITS, K = S + I;
+    const uint32_t across = (uint32_t)((S + UNITS - 1) / UNITS);
+    const int64_t K = S + I;
     const int64_t top = blockIdx.x / across * ROWS, left = blockIdx.x % across * UNITS;
     const int part = (int)threadIdx.x % PARTS, unit = (int)threadIdx.x / PARTS % UNITS,
               row = (int)threadIdx.x / (PARTS * UNITS);
@@ -100,7 +101,7 @@ __global__ void lltm_forward_small(const T *__restrict__ input, const T *__restr
     const acc_t cell = opd::load(old_cell + b * S + s) + a.candidate * a.i;
     a.store(gates + b * 3 * S + s, S);
     opd::store(new_cell + b * S + s, cell);
-    opd::store(new_h + b * S + s, tanh(cell) * a.o);
+    opd::store(new_h + b * S + s, a.make_h(cell));
 }
 
 // After the products: activates the gates where they lie.
@@ -110,7 +111,8 @@ __global__ void lltm_forward_cells(const T *__restrict__ bias, const T *__restri
                                    acc_t *__restrict__ gates, int64_t B, int64_t S)
 {
     // A block stays in a row: units lie side by side, and on the CPU they are vectors.
-    const int64_t tiles = (S + blockDim.x - 1) / blockDim.x, b = blockIdx.x / tiles;
+    const uint32_t tiles = (uint32_t)((S + blockDim.x - 1) / blockDim.x);
+    const int64_t b = blockIdx.x / tiles;
     const int64_t s = blockIdx.x % tiles * blockDim.x + threadIdx.x, at = b * S + s;
     if (s >= S)
         return;
@@ -121,7 +123,7 @@ __global__ void lltm_forward_cells(const T *__restrict__ bias, const T *__restri
     const acc_t cell = opd::load(old_cell + at) + a.candidate * a.i;
     a.store(g, S);
     opd::store(new_cell + at, cell);
-    opd::store(new_h + at, tanh(cell) * a.o);
+    opd::store(new_h + at, a.make_h(cell));
 }
 
 template <class T>

@@ -2,6 +2,7 @@
 // whose candidate is an ELU.
 //   i = sigmoid(g0), o = sigmoid(g1), candidate = elu(g2)
 //   new_cell = old_cell + candidate * i, new_h = tanh(new_cell) * o
+// Its functions are those of formulas, which are as exact as the dtype asks for.
 #pragma once
 
 // The three gates of a unit, activated.
@@ -10,17 +11,22 @@ struct lltm_gates {
 
     __device__ __forceinline__ static acc_t sigmoid(acc_t z)
     {
-        return 1 / (1 + exp(-z));
+        return opd::formula_divide(acc_t(1), 1 + opd::formula_exp<scalar_t>(-z));
     }
 
     __device__ __forceinline__ static acc_t elu(acc_t z)
     {
-        return z > 0 ? z : expm1(z);
+        return z > 0 ? z : opd::formula_expm1<scalar_t>(z);
     }
 
     __device__ __forceinline__ static lltm_gates activate(acc_t g0, acc_t g1, acc_t g2)
     {
         return { sigmoid(g0), sigmoid(g1), elu(g2) };
+    }
+
+    __device__ __forceinline__ acc_t make_h(acc_t new_cell) const
+    {
+        return opd::formula_tanh<scalar_t>(new_cell) * o;
     }
 
     // A unit's gates stand S apart.
@@ -44,7 +50,7 @@ struct lltm_slopes {
     __device__ __forceinline__ lltm_slopes(const lltm_gates &a, acc_t new_cell, acc_t grad_h,
                                            acc_t grad_cell)
     {
-        const acc_t y = tanh(new_cell);
+        const acc_t y = opd::formula_tanh<scalar_t>(new_cell);
         cell = grad_cell + grad_h * a.o * (1 - y * y);
         g[0] = cell * a.candidate * a.i * (1 - a.i);
         g[1] = grad_h * y * a.o * (1 - a.o);

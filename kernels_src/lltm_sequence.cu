@@ -1,7 +1,7 @@
 // The cell of lltm.cuh over T steps. What the gates take from inputs is one product for all steps;
 // what they take from h is a product a step. Where weights[:, :S] fit into a block's registers one
-// kernel walks through time; where all tiles of a step in float32 run at once on a large GPU, one
-// kernel makes product and cell.
+// kernel walks through time; where all tiles of a step run at once on a large GPU, one kernel makes
+// product and cell.
 //
 //! op      lltm_sequence(Tensor inputs, Tensor weights, Tensor bias, Tensor h0, Tensor c0, *, \
 //!           bool allow_tf32=False) -> (Tensor hs, Tensor h, Tensor c)
@@ -18,18 +18,22 @@
 //! let     K, n, last = S + I, B*S, T - 1
 //! let     GROUPS = cdiv(S, 16)
 //! let     WALK = cuda && T > 0 && B <= 1056 && S > 0 && S <= (is(scalar_t, float64) ? 64 : 128)
-//! let     UNITS = cdiv(B, 64)*cdiv(S, 32) > 100 ? 32 : 16; TILES = cdiv(B, 2*UNITS)*cdiv(S, UNITS)
-//! let     TILED = cuda && !WALK && is(scalar_t, float32) && !allow_tf32 && S % 4 == 0 && \
-//!           K % 4 == 0 && B > 32 && TILES <= (UNITS == 32 ? 132 : 264)
-//! let     STEPS = !WALK && !TILED; VEC = cuda && S % 2 == 0 ? 2 : 1
+//! let     EXACT = is(scalar_t, float32) && !allow_tf32; COPIED = is(scalar_t, float32) ? 4 : 8
+//! let     UNITS = EXACT && cdiv(B, 64)*cdiv(S, 32) > 100 ? 32 : 16
+//! let     TILES = cdiv(B, 2*UNITS)*cdiv(S, UNITS)
+//! let     TILED = cuda && !WALK && !is(scalar_t, float64) && S % COPIED == 0 && \
+//!           K % COPIED == 0 && (EXACT && B > 32 || S <= (EXACT ? 256 : 512)) && \
+//!           TILES <= (EXACT && UNITS == 16 ? 264 : 132)
+//! let     STEPS = !WALK && !TILED; VEC = !cuda || S % 2 ? 1 : S % 4 ? 2 : 4
 //! let     THREADS = max(32, min(256, pow2(cdiv(S, VEC))))
 //! saved   gates acc_t [T, B, 3*S]; cells acc_t [T, B, S]
 //! scratch from_h acc_t [STEPS ? B : 0, 3*S]; biases acc_t [STEPS ? 3*S : 0]
 //! scratch d_gates [T, B, 3*S]; dh acc_t [B, S]; dc acc_t [B, S]
 //! empty   hs cells
 //! example inputs=[3,2,5] weights=[12,9] bias=[12] h0=[2,4] c0=[2,4]
-//! example inputs=[2,1060,4] weights=[12,8] bias=[12] h0=[1060,4] c0=[1060,4]
-//! example inputs=[2,6410,4] weights=[12,8] bias=[12] h0=[6410,4] c0=[6410,4]
+//! example inputs=[2,1060,8] weights=[24,16] bias=[24] h0=[1060,8] c0=[1060,8]
+//! example inputs=[2,6410,8] weights=[24,16] bias=[24] h0=[6410,8] c0=[6410,8]
+//! example inputs=[2,1060,8] weights=[24,16] bias=[24] h0=[1060,8] c0=[1060,8] allow_tf32=True
 //! example inputs=[2,2,3] weights=[384,131] bias=[384] h0=[2,128] c0=[2,128]
 //! example inputs=[2,3,6] weights=[1020,346] bias=[1020] h0=[3,340] c0=[3,340]
 //
@@ -41,12 +45,13 @@
 //!   formula biases = bias when STEPS
 //!   repeat t < T
 //!     kernel lltm_tile_step when TILED grid TILES bind KEEP = wanted(gates)
-//!     shared UNITS == 32 ? 53248 : 65280
+//!     shared 61440
 //!     matmul from_h = h0 @ matrix(weights, 3*S, S, K).T
 //!     tf32   allow_tf32 when STEPS && t == 0
 //!     matmul from_h = matrix(hs, B, S, S, (t - 1)*n) @ matrix(weights, 3*S, S, K).T
 //!     tf32   allow_tf32 when STEPS && t > 0
 //!     kernel lltm_step when STEPS grid B*cdiv(S, VEC*THREADS) block THREADS
+//!     bind   KEEP = wanted(gates)
 //!   end
 //!   formula h = h0 when T == 0
 //!   formula c = c0 when T == 0
@@ -76,15 +81,17 @@
 #include "lltm_tile.cuh"
 #include "lltm_walk.cuh"
 
-// After the product with h; a thread has VEC units.
-template <int VEC, class T>
+// After the product with h; a thread has VEC units. What is kept for no backward, but for the cells
+// of one step, is not stored.
+template <int VEC, bool KEEP, class T>
 __global__ void lltm_step(const acc_t *__restrict__ biases, const T *__restrict__ c0,
                           T *__restrict__ hs, T *__restrict__ h, T *__restrict__ c,
                           acc_t *__restrict__ gates, const acc_t *__restrict__ from_h,
                           acc_t *__restrict__ cells, int64_t t, int64_t n, int64_t S, int64_t last)
 {
     // A block stays in a row: units lie side by side, and on the CPU they are vectors.
-    const int64_t tiles = (S / VEC + blockDim.x - 1) / blockDim.x, b = blockIdx.x / tiles;
+    const uint32_t tiles = (uint32_t)((S / VEC + blockDim.x - 1) / blockDim.x);
+    const int64_t b = blockIdx.x / tiles;
     const int64_t s = (blockIdx.x % tiles * blockDim.x + threadIdx.x) * VEC, at = b * S + s;
     if (s >= S)
         return;
@@ -98,7 +105,7 @@ __global__ void lltm_step(const acc_t *__restrict__ biases, const T *__restrict_
             z[i][e] = given[e] + by[e] + more[e];
     }
     if (t > 0)
-        cell = opd::load_vec<VEC>(cells + (t - 1) * n + at);
+        cell = opd::load_vec<VEC>(cells + (KEEP ? (t - 1) * n : 0) + at);
     else
         for (int e = 0; e < VEC; e++)
             cell[e] = opd::load(c0 + at + e);
@@ -109,11 +116,11 @@ __global__ void lltm_step(const acc_t *__restrict__ biases, const T *__restrict_
         z[1][e] = a.o;
         z[2][e] = a.candidate;
         cell[e] += a.candidate * a.i;
-        opd::store(&made[e], tanh(cell[e]) * a.o);
+        opd::store(&made[e], a.make_h(cell[e]));
     }
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3 && KEEP; i++)
         opd::store_vec(g + i * S, z[i]);
-    opd::store_vec(cells + t * n + at, cell);
+    opd::store_vec(cells + (KEEP ? t * n : 0) + at, cell);
     T *out = hs + t * n + at;
     if (VEC == 1 || opd::is_aligned(out, sizeof made))
         opd::store_vec(out, made);

@@ -84,12 +84,12 @@ __global__ void __launch_bounds__(GROUPS * 64)
                     o = __shfl_sync(0xffffffffu, mine, first + 1),
                     candidate = __shfl_sync(0xffffffffu, mine, first + 2);
         cell += candidate * i;
-        made = tanh(cell) * o;
+        made = opd::formula_tanh<T>(cell) * o;
         given = next;
         const int64_t row = t * B + b;
         if (inside && lane < 3 && KEEP)
             gates[(row * 3 + lane) * S + unit] = mine;
-        if (inside && lane == 3)
+        if (inside && lane == 3 && KEEP)
             cells[row * S + unit] = cell;
         if (inside && lane == 0) {
             state(t + 1)[unit] = made;
