@@ -26,6 +26,7 @@
 //!           TILES <= (EXACT && UNITS == 16 ? 264 : 132)
 //! let     STEPS = !WALK && !TILED; VEC = !cuda || S % 2 ? 1 : S % 4 ? 2 : 4
 //! let     THREADS = max(32, min(256, pow2(cdiv(S, VEC))))
+//! let     BACK_THREADS = max(32, min(256, pow2(S)))
 //! saved   gates acc_t [T, B, 3*S]; cells acc_t [T, B, S]
 //! scratch from_h acc_t [STEPS ? B : 0, 3*S]; biases acc_t [STEPS ? 3*S : 0]
 //! scratch d_gates [T, B, 3*S]; dh acc_t [B, S]; dc acc_t [B, S]
@@ -33,7 +34,6 @@
 //! example inputs=[3,2,5] weights=[12,9] bias=[12] h0=[2,4] c0=[2,4]
 //! example inputs=[2,1060,8] weights=[24,16] bias=[24] h0=[1060,8] c0=[1060,8]
 //! example inputs=[2,6410,8] weights=[24,16] bias=[24] h0=[6410,8] c0=[6410,8]
-//! example inputs=[2,1060,8] weights=[24,16] bias=[24] h0=[1060,8] c0=[1060,8] allow_tf32=True
 //! example inputs=[2,2,3] weights=[384,131] bias=[384] h0=[2,128] c0=[2,128]
 //! example inputs=[2,3,6] weights=[1020,346] bias=[1020] h0=[3,340] c0=[3,340]
 //
@@ -59,7 +59,8 @@
 //! backward grad_inputs grad_weights grad_bias grad_h0 grad_c0
 //!   kernel  lltm_walk_back when WALK grid B block 64*GROUPS bind steps = T
 //!   repeat t < T
-//!     kernel lltm_step_back when !WALK threads n bind t = last - t
+//!     kernel lltm_step_back when !WALK grid B*cdiv(S, BACK_THREADS) block BACK_THREADS
+//!     bind   t = last - t
 //!     matmul dh = matrix(d_gates, B, 3*S, 3*S, (last - t)*3*n) @ matrix(weights, 3*S, S, K)
 //!     tf32   allow_tf32 when !WALK
 //!   end
@@ -81,6 +82,27 @@
 #include "lltm_tile.cuh"
 #include "lltm_walk.cuh"
 
+// Of a thread: a row, and the first of its VEC units. A block stays in a row: units lie side by
+// side, and on the CPU they are vectors.
+template <int VEC> struct lltm_place {
+    int64_t b, s;
+
+    __device__ __forceinline__ explicit lltm_place(int64_t S)
+    {
+        const uint32_t tiles = (uint32_t)((S / VEC + blockDim.x - 1) / blockDim.x);
+        b = blockIdx.x / tiles;
+        s = (blockIdx.x % tiles * blockDim.x + threadIdx.x) * VEC;
+    }
+};
+
+// What the next step reads comes into the L2 while its product is made.
+__device__ __forceinline__ void prefetch(const acc_t *p)
+{
+#ifndef OPD_CPU
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+#endif
+}
+
 // After the product with h; a thread has VEC units. What is kept for no backward, but for the cells
 // of one step, is not stored.
 template <int VEC, bool KEEP, class T>
@@ -89,10 +111,8 @@ __global__ void lltm_step(const acc_t *__restrict__ biases, const T *__restrict_
                           acc_t *__restrict__ gates, const acc_t *__restrict__ from_h,
                           acc_t *__restrict__ cells, int64_t t, int64_t n, int64_t S, int64_t last)
 {
-    // A block stays in a row: units lie side by side, and on the CPU they are vectors.
-    const uint32_t tiles = (uint32_t)((S / VEC + blockDim.x - 1) / blockDim.x);
-    const int64_t b = blockIdx.x / tiles;
-    const int64_t s = (blockIdx.x % tiles * blockDim.x + threadIdx.x) * VEC, at = b * S + s;
+    const lltm_place<VEC> place(S);
+    const int64_t b = place.b, s = place.s, at = b * S + s;
     if (s >= S)
         return;
     acc_t *g = gates + t * 3 * n + b * 3 * S + s;
@@ -104,6 +124,8 @@ __global__ void lltm_step(const acc_t *__restrict__ biases, const T *__restrict_
         for (int e = 0; e < VEC; e++)
             z[i][e] = given[e] + by[e] + more[e];
     }
+    for (int i = 0; i < 3 && t < last; i++)
+        prefetch(g + 3 * n + i * S);
     if (t > 0)
         cell = opd::load_vec<VEC>(cells + (KEEP ? (t - 1) * n : 0) + at);
     else
@@ -141,15 +163,15 @@ __global__ void lltm_step_back(const acc_t *__restrict__ gates, const acc_t *__r
                                acc_t *__restrict__ dc, T *__restrict__ d_gates, int64_t t,
                                int64_t n, int64_t S, int64_t last)
 {
-    CUDA_KERNEL_LOOP(at, n)
-    {
-        const int64_t from = t * 3 * n + at / S * 3 * S + at % S;
-        const acc_t later_h = t == last ? opd::load(grad_h + at) : dh[at];
-        const acc_t later_c = t == last ? opd::load(grad_c + at) : dc[at];
-        const lltm_slopes d(lltm_gates::load(gates + from, S), cells[t * n + at],
-                            opd::load(grad_hs + t * n + at) + later_h, later_c);
-        for (int g = 0; g < 3; g++)
-            opd::store(d_gates + from + g * S, d.g[g]);
-        dc[at] = d.cell;
-    }
+    const lltm_place<1> place(S);
+    const int64_t at = place.b * S + place.s, from = t * 3 * n + place.b * 3 * S + place.s;
+    if (place.s >= S)
+        return;
+    const acc_t later_h = t == last ? opd::load(grad_h + at) : dh[at];
+    const acc_t later_c = t == last ? opd::load(grad_c + at) : dc[at];
+    const lltm_slopes d(lltm_gates::load(gates + from, S), cells[t * n + at],
+                        opd::load(grad_hs + t * n + at) + later_h, later_c);
+    for (int g = 0; g < 3; g++)
+        opd::store(d_gates + from + g * S, d.g[g]);
+    dc[at] = d.cell;
 }
