@@ -45,9 +45,12 @@ class FakeDaemon:
         self._listener.bind(self.path)
         self._listener.listen()
         self._sockets = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def close(self):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()  # else it may come to accept for the next one, whose descriptor has this number
         self._listener.close()
         for sock in self._sockets:
             sock.close()
