@@ -93,7 +93,7 @@ template <class F, int N> __global__ void formula_map(F f)
 }
 
 template <class F, int N, int CAPACITY, int TENSORS, int... PLACES>
-__global__ void formula_maps(formula_list<F, CAPACITY, TENSORS, PLACES...> list)
+__global__ void formula_maps(const formula_list<F, CAPACITY, TENSORS, PLACES...> &list)
 {
     uint32_t block = blockIdx.x;
     const F f = list.find(block);

@@ -29,9 +29,19 @@ template <class... A> constexpr opd_cpu_layout<sizeof...(A)> opd_cpu_lay_out()
     return layout;
 }
 
-template <class T> OPD_CPU_INLINE const T &opd_cpu_arg(const opd_cpu_job *job, unsigned offset)
+// Kernels of opd's own take large structs as `const T &`: copied, they take longer than a block.
+template <class T> struct opd_cpu_bare {
+    typedef T type;
+};
+template <class T> struct opd_cpu_bare<const T &> {
+    typedef T type;
+};
+
+template <class T>
+OPD_CPU_INLINE const typename opd_cpu_bare<T>::type &opd_cpu_arg(const opd_cpu_job *job,
+                                                                 unsigned offset)
 {
-    return *reinterpret_cast<const T *>(job->args + offset);
+    return *reinterpret_cast<const typename opd_cpu_bare<T>::type *>(job->args + offset);
 }
 
 constexpr unsigned opd_cpu_many = 1u << 21; // blocks: times OPD_CPU_MAX_BLOCK is 2^31

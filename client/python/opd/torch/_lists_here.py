@@ -6,6 +6,7 @@ the gradients that are wanted, by inputs. A list of gradients that did not come 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,9 @@ from ._stamps import SERIALS
 from ._transport import find_device
 
 _grad_enabled = torch.is_grad_enabled
+_requires_grad = operator.attrgetter("requires_grad")
 _LISTS = (list, tuple)
+_TENSORS = {kind for kind, is_tensor in PLAIN.items() if is_tensor}
 
 
 class ListLoader(Loader):
@@ -55,10 +58,12 @@ class ListKernels(Kernels):
             return MISS
         with_grad = _grad_enabled()
         for value in (*args, *kwargs.values()):
-            for one in value if type(value) in _LISTS else (value,):
-                is_tensor = PLAIN.get(type(one))
-                if is_tensor is None or (is_tensor and with_grad and one.requires_grad):
-                    return MISS
+            ones = value if type(value) in _LISTS else (value,)
+            kinds = set(map(type, ones))  # one by one, tensors would take as long as what is done with them
+            if not kinds <= PLAIN.keys():
+                return MISS
+            if with_grad and kinds & _TENSORS and (kinds - _TENSORS or any(map(_requires_grad, ones))):
+                return MISS
         if forward_ad._current_level >= 0 or len(args) > self._n_positional:
             return MISS
         try:
@@ -80,9 +85,8 @@ class ListKernels(Kernels):
     def _tell_autograd(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for i in self.operator.mutated:
             value: Any = args[i] if i < len(args) else kwargs.get(self._names[i])
-            for t in value if type(value) in _LISTS else (value,):
-                if t is not None and not t.is_inference():
-                    torch.autograd.graph.increment_version(t)
+            if value is not None:
+                torch.autograd.graph.increment_version(value)
 
     def _take(self, made: Any, keep: bool) -> tuple[list[Any], int]:
         return (list(made[0]), made[1]) if keep else (list(made), 0)
