@@ -59,20 +59,34 @@ template <class T> __device__ __forceinline__ bool all_finite(const T *v, int64_
 }
 
 // to[k*step] = sums[k] for n columns. The zeros around a line may have met a weight that is not
-// finite: again(k) is a sum without them.
+// finite: again(k) is a sum without them. `stored`: only those are to be.
 template <class T, class F>
 __device__ __forceinline__ void store_line(T *to, int64_t step, const acc_t *sums, int64_t n,
-                                           bool finite, const F &again)
+                                           bool finite, bool stored, const F &again)
 {
-    if (step == 1)
+    if (step == 1 && !stored)
         for (int64_t k = 0; k < n; k++)
             opd::store(to + k, sums[k]);
-    else
+    else if (!stored)
         for (int64_t k = 0; k < n; k++)
             opd::store(to + k * step, sums[k]);
     for (int64_t k = 0; !finite && k < n; k++)
         if (isnan(sums[k]))
             opd::store(to + k * step, again(k));
+}
+
+// n columns, of which those of `even` and of `odd` take turns: one by one they cost as much as all
+// else.
+template <class T>
+__device__ __forceinline__ void store_turns(T *__restrict__ to, const acc_t *__restrict__ even,
+                                            const acc_t *__restrict__ odd, int64_t n)
+{
+    for (int64_t k = 0; k < n / 2; k++) {
+        opd::store(to + 2 * k, even[k]);
+        opd::store(to + 2 * k + 1, odd[k]);
+    }
+    if (n % 2)
+        opd::store(to + n - 1, even[n / 2]);
 }
 
 // v[k] = line[from + k*step], 0 outside of it, for n columns.
@@ -188,7 +202,7 @@ __global__ void depthwise_forward_rows(const T *__restrict__ input, const T *__r
                                return r < rows && kh >= 0 ? window + kh * KW : nullptr;
                            });
         for (int r = 0; r < rows; r++)
-            store_line(output + (plane * OH + row + r) * OW + ow, 1, sums[r], n, finite,
+            store_line(output + (plane * OH + row + r) * OW + ow, 1, sums[r], n, finite, false,
                        [&](int64_t k) {
                            return add_inside(start, window, KH, KW, image, H, W,
                                              (row + r) * SH - PH, (ow + k) * SW - PW, DH, DW, 1, 1);
@@ -216,14 +230,19 @@ __global__ void depthwise_grad_input_rows(const T *__restrict__ grad_output,
     while (skip * DW % SW != 0)
         skip++;
     const int64_t apart = skip * DW / SW;
+    alignas(64) acc_t all[2][CPU_ROWS][CPU_COLUMNS];
     for (int64_t x = 0; x < W; x += x % SW == SW - 1 ? (CPU_COLUMNS - 1) * SW + 1 : 1) {
         const int64_t n = min((int64_t)CPU_COLUMNS, (W - x + SW - 1) / SW);
+        const bool odd = SW == 2 && x % 2 == 1, even = SW == 2 && !odd && x + 1 < W;
+        acc_t (*sums)[CPU_COLUMNS] = all[odd];
         int64_t kw = 0;
         while (kw < KW && (x + PW - kw * DW) % SW != 0)
             kw++;
         const int64_t taps = (KW - kw + skip - 1) / skip, last = kw + (taps - 1) * skip;
         const int64_t from = (x + PW - last * DW) / SW;
-        alignas(64) acc_t sums[CPU_ROWS][CPU_COLUMNS] = {};
+        for (int r = 0; r < CPU_ROWS; r++)
+            for (int64_t k = 0; k < whole_lanes(n); k++)
+                sums[r][k] = 0;
         for (int64_t m = 0; taps > 0 && m < M; m++) {
             const T *out = grad_output + (plane * M + m) * OH * OW;
             const T *window = windows + m * KH * KW + last;
@@ -240,16 +259,24 @@ __global__ void depthwise_grad_input_rows(const T *__restrict__ grad_output,
                                                        taps, -(int)skip, weights);
             }
         }
-        for (int r = 0; r < rows; r++)
-            store_line(grad_input + (plane * H + row + r) * W + x, SW, sums[r], n, finite,
-                       [&](int64_t k) {
-                           acc_t sum = 0;
-                           for (int64_t m = 0; m < M; m++)
-                               sum = add_inside(sum, windows + m * KH * KW, KH, KW,
-                                                grad_output + (plane * M + m) * OH * OW, OH, OW,
-                                                row + r + PH, x + k * SW + PW, -DH, -DW, SH, SW);
-                           return sum;
-                       });
+        for (int r = 0; r < rows && !even; r++) {
+            T *line = grad_input + (plane * H + row + r) * W;
+            if (odd)
+                store_turns(line + x - 1, all[0][r], all[1][r],
+                            min((int64_t)(2 * CPU_COLUMNS), W - x + 1));
+            for (int64_t column = x - odd; column <= x; column++)
+                store_line(line + column, SW, all[odd && column == x][r],
+                           min((int64_t)CPU_COLUMNS, (W - column + SW - 1) / SW), finite, odd,
+                           [&](int64_t k) {
+                               acc_t sum = 0;
+                               for (int64_t m = 0; m < M; m++)
+                                   sum = add_inside(sum, windows + m * KH * KW, KH, KW,
+                                                    grad_output + (plane * M + m) * OH * OW, OH,
+                                                    OW, row + r + PH, column + k * SW + PW, -DH,
+                                                    -DW, SH, SW);
+                               return sum;
+                           });
+        }
     }
 }
 
