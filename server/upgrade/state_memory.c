@@ -49,6 +49,8 @@ bool state_device(struct archive *a, void *thing)
     archive_int(a, "restarts", &d->restart.count, 0, INT32_MAX);
     if (archive_has(a, "reruns")) // absent in programs from before a command was run again
         archive_int(a, "reruns", &d->queue.n_reruns, 0, INT32_MAX);
+    if (archive_has(a, "long_args")) // before the compiler is asked anew: plans are as they were
+        archive_bool(a, "long_args", &a->broker->devices.long_args);
     archive_int(a, "start_failures", &d->restart.n_failures, 0, INT32_MAX - 1);
     return true;
 }
