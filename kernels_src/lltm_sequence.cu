@@ -1,7 +1,7 @@
 // The cell of lltm.cuh over T steps. What the gates take from inputs is one product for all steps;
 // what they take from h is a product a step. Where weights[:, :S] fit into a block's registers one
-// kernel walks through time; where all tiles of a step run at once on a large GPU, one kernel makes
-// product and cell.
+// kernel walks through time; where all tiles of a step run at once on a large GPU, and bring no more
+// to it than cuBLASLt's product would, one kernel makes product and cell.
 //
 //! op      lltm_sequence(Tensor inputs, Tensor weights, Tensor bias, Tensor h0, Tensor c0, *, \
 //!           bool allow_tf32=False) -> (Tensor hs, Tensor h, Tensor c)

@@ -121,7 +121,10 @@ template <class T, int UNITS, bool EXACT> struct lltm_tile {
             const uint32_t big = round_to_tf32(whole);
             const float rest = whole - __uint_as_float(big);
             small = rest == rest ? round_to_tf32(rest) : 0x7fc00000u;
-            x = EXACT || rest == rest ? big : x;
+            if (EXACT || rest == rest)
+                x = big;
+            else if (whole != whole)
+                x = 0x7fc00000u; // its digits might all be among those that TF32 has not
         }
     }
 
@@ -184,7 +187,7 @@ __global__ void __launch_bounds__(256, UNITS == 32 ? 1 : 2)
     };
     extern __shared__ float4 lltm_memory[];
     uint32_t *const stages = (uint32_t *)lltm_memory;
-    float *const sums = (float *)lltm_memory; // behind the last stage
+    float *const sums = (float *)lltm_memory; // once all stages have been read
     const uint32_t across = (uint32_t)((S + UNITS - 1) / UNITS);
     const int64_t top = blockIdx.x / across * tile::ROWS, left = blockIdx.x % across * UNITS;
     const T *state = t > 0 ? hs + (t - 1) * n : h0;

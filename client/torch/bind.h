@@ -8,7 +8,7 @@
 
 struct loaded;
 
-enum { BIND_MAX_ARGS_SIZE = 32768 }; // of a launch
+enum { BIND_MAX_ARGS_SIZE = 16384 }; // of a launch
 
 // `first`, of an operator with lists: the tensor that each argument of such a call begins with.
 // Error: unavailable, for what cannot run here.

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "base/mem.h"
 #include "op/formula.h"
 #include "op/rules.h"
@@ -245,9 +246,12 @@ static uint32_t each_size(const struct launch_group *g)
     return own_size(g) + 4;
 }
 
+// A checked build of a kernel, of any that runs, knows no more slots.
 static int find_room(const struct launch_group *g, int args_size)
 {
-    return (args_size - 8 - (int)round_up(g->launch.packed.size)) / (int)each_size(g);
+    int room = (args_size - 8 - (int)round_up(g->launch.packed.size)) / (int)each_size(g);
+    int most = CHECKED_MAX_SLOTS / g->n_tensors;
+    return room < most ? room : most;
 }
 
 static bool start_group(struct builder *b, const struct formula_launch *launch, const char *prelude)

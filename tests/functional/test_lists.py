@@ -38,12 +38,13 @@ def test_in_place(client, ops, dtype):
     same(tensors, [y + dtype(2.5) * x + 3 for x, y in zip(xs, ys)])
 
 
-@pytest.mark.parametrize("n", (150, 1300))
-def test_all_alike(client, ops, n):
-    """What one launch has room for, and more."""
+@pytest.mark.parametrize("n", (150, 260, 1300))
+@pytest.mark.parametrize("debug", (False, True))
+def test_all_alike(client, ops, n, debug):
+    """What one launch has room for, and more; checked builds have fewer slots than launches bytes."""
     xs = [np.arange(k % 5 + 1, dtype=np.float32) + k for k in range(n)]
     tensors = [client.tensor(np.full_like(x, 7)) for x in xs]
-    ops.axpys(tensors, xs, a=2)
+    ops.axpys(tensors, xs, a=2, debug=debug)
     same(tensors, [7 + 2 * x for x in xs])
 
 
