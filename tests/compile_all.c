@@ -1,5 +1,5 @@
-// Compiles every kernel that the examples of every operator launch, for every GPU that NVRTC knows.
-// Needs no GPU.
+// Compiles every kernel that the examples of every operator launch, each bool attribute the other
+// way too, for every GPU that NVRTC knows. Needs no GPU.
 //
 //   compile_all [--arch sm_75,sm_90] [--jobs N] [--checked PTXAS] [--over MS] [FILE.cu ...]
 //
@@ -125,6 +125,24 @@ static bool add_example(struct groups *set, struct plan_request *request)
     return ok;
 }
 
+// The same with each bool attribute the other way, where the operator takes it so.
+static bool add_other_ways(struct groups *set, const struct plan_request *request)
+{
+    const struct op *op = request->op;
+    bool ok = true;
+    for (int a = 0; a < op->n_attrs; a++) {
+        struct plan_request other = *request;
+        struct opd_err err = { 0 };
+        struct plan *plan = NULL;
+        other.attrs[a].i[0] = !other.attrs[a].i[0];
+        if (op->attrs[a].type == OP_ATTR_BOOL && (plan = plan_build(&other, &err)) != NULL)
+            ok &= add_example(set, &other);
+        plan_free(plan);
+        opd_err_clear(&err);
+    }
+    return ok;
+}
+
 // False where a plan failed, or where the operator has no example.
 static bool collect(struct groups *set, const struct op *op)
 {
@@ -139,7 +157,7 @@ static bool collect(struct groups *set, const struct op *op)
             if (!plan_example(op, k, dtypes[d], &request))
                 break;
             n++;
-            ok &= add_example(set, &request);
+            ok &= add_other_ways(set, &request) && add_example(set, &request);
         }
         if (n == 0)
             break;
