@@ -58,18 +58,24 @@ template <class T> __device__ __forceinline__ bool all_finite(const T *v, int64_
     return others == 0;
 }
 
-// to[k*step] = sums[k] for n columns. The zeros around a line may have met a weight that is not
-// finite: again(k) is a sum without them. `stored`: only those are to be.
-template <class T, class F>
-__device__ __forceinline__ void store_line(T *to, int64_t step, const acc_t *sums, int64_t n,
-                                           bool finite, bool stored, const F &again)
+// to[k*step] = sums[k] for n columns.
+template <class T>
+__device__ __forceinline__ void store_line(T *to, int64_t step, const acc_t *sums, int64_t n)
 {
-    if (step == 1 && !stored)
+    if (step == 1)
         for (int64_t k = 0; k < n; k++)
             opd::store(to + k, sums[k]);
-    else if (!stored)
+    else
         for (int64_t k = 0; k < n; k++)
             opd::store(to + k * step, sums[k]);
+}
+
+// The zeros around a line may have met a weight that is not finite: again(k) is a sum without them,
+// and stored in the place of one that is no number.
+template <class T, class F>
+__device__ __forceinline__ void store_again(T *to, int64_t step, const acc_t *sums, int64_t n,
+                                            bool finite, const F &again)
+{
     for (int64_t k = 0; !finite && k < n; k++)
         if (isnan(sums[k]))
             opd::store(to + k * step, again(k));
@@ -201,12 +207,14 @@ __global__ void depthwise_forward_rows(const T *__restrict__ input, const T *__r
                                const int64_t kh = find_tap(ih - top - r * SH, DH, KH);
                                return r < rows && kh >= 0 ? window + kh * KW : nullptr;
                            });
-        for (int r = 0; r < rows; r++)
-            store_line(output + (plane * OH + row + r) * OW + ow, 1, sums[r], n, finite, false,
-                       [&](int64_t k) {
-                           return add_inside(start, window, KH, KW, image, H, W,
-                                             (row + r) * SH - PH, (ow + k) * SW - PW, DH, DW, 1, 1);
-                       });
+        for (int r = 0; r < rows; r++) {
+            T *to = output + (plane * OH + row + r) * OW + ow;
+            store_line(to, 1, sums[r], n);
+            store_again(to, 1, sums[r], n, finite, [&](int64_t k) {
+                return add_inside(start, window, KH, KW, image, H, W, (row + r) * SH - PH,
+                                  (ow + k) * SW - PW, DH, DW, 1, 1);
+            });
+        }
     }
 }
 
@@ -264,18 +272,20 @@ __global__ void depthwise_grad_input_rows(const T *__restrict__ grad_output,
             if (odd)
                 store_turns(line + x - 1, all[0][r], all[1][r],
                             min((int64_t)(2 * CPU_COLUMNS), W - x + 1));
+            else
+                store_line(line + x, SW, sums[r], n);
             for (int64_t column = x - odd; column <= x; column++)
-                store_line(line + column, SW, all[odd && column == x][r],
-                           min((int64_t)CPU_COLUMNS, (W - column + SW - 1) / SW), finite, odd,
-                           [&](int64_t k) {
-                               acc_t sum = 0;
-                               for (int64_t m = 0; m < M; m++)
-                                   sum = add_inside(sum, windows + m * KH * KW, KH, KW,
-                                                    grad_output + (plane * M + m) * OH * OW, OH,
-                                                    OW, row + r + PH, column + k * SW + PW, -DH,
-                                                    -DW, SH, SW);
-                               return sum;
-                           });
+                store_again(line + column, SW, all[odd && column == x][r],
+                            min((int64_t)CPU_COLUMNS, (W - column + SW - 1) / SW), finite,
+                            [&](int64_t k) {
+                                acc_t sum = 0;
+                                for (int64_t m = 0; m < M; m++)
+                                    sum = add_inside(sum, windows + m * KH * KW, KH, KW,
+                                                     grad_output + (plane * M + m) * OH * OW, OH,
+                                                     OW, row + r + PH, column + k * SW + PW, -DH,
+                                                     -DW, SH, SW);
+                                return sum;
+                            });
         }
     }
 }
