@@ -133,11 +133,27 @@ bool cuda_has_blas(int device_index)
     return has;
 }
 
+bool cuda_matmul_workspace(int device_index, const struct backend_matmul *m, uint64_t *size)
+{
+    struct opd_err ignored = { 0 };
+    bool pushed = false;
+    drv_addr none;
+    if (!cuda_has_blas(device_index))
+        return false;
+    pthread_mutex_lock(&blas_lock);
+    bool ok = enter(contexts[device_index], &pushed, &ignored) &&
+              cuda_blas_share(blas[device_index], m, &none, size, &ignored);
+    leave(pushed);
+    pthread_mutex_unlock(&blas_lock);
+    opd_err_clear(&ignored);
+    return ok;
+}
+
 bool cuda_matmul(struct cuda_run *run, const struct backend_matmul *m, uint64_t workspace,
-                 struct opd_err *err)
+                 uint64_t size, struct opd_err *err)
 {
     pthread_mutex_lock(&blas_lock);
-    bool ok = cuda_blas_matmul(blas[run->plan->device_index], m, workspace, run->stream, err);
+    bool ok = cuda_blas_matmul(blas[run->plan->device_index], m, workspace, size, run->stream, err);
     pthread_mutex_unlock(&blas_lock);
     return ok;
 }

@@ -39,11 +39,13 @@ bool cuda_launch(struct cuda_run *run, struct image *image, const struct exporte
 void cuda_end(struct cuda_run *run);
 
 // Products by cuBLASLt, whose handle is made when a device is first asked for; false: there is
-// none. `workspace`: CUDA_BLAS_WORKSPACE bytes of this run's.
+// none. *size: bytes of memory that the product works in, where its matrices lie as they do in *m.
+// `workspace`: `size` bytes of this run's; of other addresses it makes do with them.
 struct backend_matmul;
 bool cuda_has_blas(int device_index);
+bool cuda_matmul_workspace(int device_index, const struct backend_matmul *m, uint64_t *size);
 bool cuda_matmul(struct cuda_run *run, const struct backend_matmul *m, uint64_t workspace,
-                 struct opd_err *err);
+                 uint64_t size, struct opd_err *err);
 
 // The next place for a call of this plan to report to: 0 until its kernels do, then as they leave
 // it until that is told.

@@ -1,6 +1,6 @@
 #include "torch/matmul.h"
 
-#include "executor/cuda_blas.h"
+#include "executor/backend.h"
 #include "torch/cuda.h"
 #include "torch/functions.h"
 #include "torch/loaded.h"
@@ -13,34 +13,36 @@ static bool is_torchs(const struct loaded *p, const struct exported_matmul *m)
     return m->dtype == m->result && !(rounds && cuda_has_blas(p->device_index));
 }
 
-bool matmul_fits(const struct loaded *p, const struct exported_matmul *m, uint64_t *workspace)
-{
-    bool torchs = is_torchs(p, m);
-    *workspace = torchs ? 0 : CUDA_BLAS_WORKSPACE;
-    return torchs || cuda_has_blas(p->device_index);
-}
-
 static struct backend_matrix place(const struct exported_matrix *of, const uint64_t *addresses)
 {
-    return (struct backend_matrix){ .addr = addresses[of->operand] + of->offset,
+    return (struct backend_matrix){ .addr = addresses ? addresses[of->operand] + of->offset
+                                                      : of->offset,
                                     .stride = of->stride,
                                     .transposed = of->transposed != 0 };
 }
 
-static bool run_cublas(const struct exported_matmul *m, const uint64_t *addresses,
-                       struct cuda_run *cuda, uint64_t workspace, struct opd_err *err)
+// `addresses`: of its operands; NULL: all begin at 0.
+static struct backend_matmul describe(const struct exported_matmul *m, const uint64_t *addresses)
 {
-    const struct backend_matmul b = { .dtype = (enum opd_dtype)m->dtype,
-                                      .result = (enum opd_dtype)m->result,
-                                      .accumulate = m->accumulate != 0,
-                                      .tf32 = m->tf32 != 0,
-                                      .m = m->m,
-                                      .n = m->n,
-                                      .k = m->k,
-                                      .d = place(&m->d, addresses),
-                                      .a = place(&m->a, addresses),
-                                      .b = place(&m->b, addresses) };
-    return cuda_matmul(cuda, &b, workspace, err);
+    return (struct backend_matmul){ .dtype = (enum opd_dtype)m->dtype,
+                                    .result = (enum opd_dtype)m->result,
+                                    .accumulate = m->accumulate != 0,
+                                    .tf32 = m->tf32 != 0,
+                                    .m = m->m,
+                                    .n = m->n,
+                                    .k = m->k,
+                                    .d = place(&m->d, addresses),
+                                    .a = place(&m->a, addresses),
+                                    .b = place(&m->b, addresses) };
+}
+
+bool matmul_fits(const struct loaded *p, const struct exported_matmul *m, uint64_t *workspace)
+{
+    *workspace = 0;
+    if (is_torchs(p, m))
+        return true;
+    const struct backend_matmul b = describe(m, NULL);
+    return cuda_matmul_workspace(p->device_index, &b, workspace);
 }
 
 static void *make_view(const struct loaded *p, const struct exported_matmul *m,
@@ -65,8 +67,10 @@ static void *make_view(const struct loaded *p, const struct exported_matmul *m,
 bool matmul_run(const struct loaded *p, const struct exported_matmul *m, const uint64_t *addresses,
                 struct cuda_run *cuda, uint64_t workspace, struct opd_err *err)
 {
-    if (!is_torchs(p, m))
-        return run_cublas(m, addresses, cuda, workspace, err);
+    if (!is_torchs(p, m)) {
+        const struct backend_matmul b = describe(m, addresses);
+        return cuda_matmul(cuda, &b, workspace, p->workspace_size, err);
+    }
     void *d = make_view(p, m, &m->d, m->m, m->n, addresses);
     void *a = make_view(p, m, &m->a, m->m, m->k, addresses);
     void *b = make_view(p, m, &m->b, m->k, m->n, addresses);

@@ -11,8 +11,9 @@
 struct cuda_run;
 struct loaded;
 
-// Whether it can be made here. *workspace: bytes of scratch memory that it takes, aligned to 256.
+// Whether it can be made here. *workspace: bytes of scratch memory that it takes, aligned to 256,
+// where tensors begin at addresses that are aligned.
 bool matmul_fits(const struct loaded *p, const struct exported_matmul *m, uint64_t *workspace);
-// `workspace`: the address of these.
+// `workspace`: the address of p->workspace_size bytes.
 bool matmul_run(const struct loaded *p, const struct exported_matmul *m, const uint64_t *addresses,
                 struct cuda_run *cuda, uint64_t workspace, struct opd_err *err);

@@ -297,7 +297,7 @@ static bool cuda_matmul(struct backend *be, const struct backend_matmul *m, stru
     struct cuda_backend *b = cuda_of(be);
     if (!b->blas)
         return opd_err_set(err, OPD_E_unavailable, "cuBLASLt was not found");
-    return cuda_blas_matmul(b->blas, m, 0, b->stream, err);
+    return cuda_blas_matmul(b->blas, m, 0, 0, b->stream, err);
 }
 
 static bool cuda_matmul_workspace(struct backend *be, const struct backend_matmul *m,

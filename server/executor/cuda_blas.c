@@ -45,6 +45,7 @@ struct problem {
     uint32_t dtype, result;
     uint32_t trans_a, trans_b, tf32, accumulate;
     uint32_t alignment[4]; // of cuBLAS's A, B, C and D
+    uint64_t workspace;    // bytes that it may take
 };
 
 struct solution {
@@ -61,7 +62,7 @@ struct cuda_blas {
     char name[64];
     void *handle;
     drv_addr workspace;
-    size_t n_shared; // bytes of it that have been given out in this turn
+    size_t n_shared;              // bytes of it that have been given out in this turn
     struct solution kept[N_KEPT]; // by the problem's hash; the newer takes the place of the older
 };
 
@@ -193,13 +194,12 @@ static bool describe(struct cuda_blas *blas, struct solution *s, struct opd_err 
 
 static bool choose_algorithm(struct cuda_blas *blas, struct solution *s, struct opd_err *err)
 {
-    const uint64_t workspace = CUDA_BLAS_WORKSPACE;
     struct lt_heuristic best = { 0 };
     void *preference = NULL;
     int n = 0;
     bool ok = LT_OK(cublasLtMatmulPreferenceCreate(&preference)) &&
-              LT_OK(cublasLtMatmulPreferenceSetAttribute(preference, LT_PREF_WORKSPACE, &workspace,
-                                                         sizeof workspace));
+              LT_OK(cublasLtMatmulPreferenceSetAttribute(preference, LT_PREF_WORKSPACE,
+                                                         &s->problem.workspace, sizeof(uint64_t)));
     for (int i = 0; ok && i < 4; i++)
         ok = LT_OK(cublasLtMatmulPreferenceSetAttribute(
             preference, LT_PREF_ALIGNMENT_A + i, &s->problem.alignment[i], sizeof(uint32_t)));
@@ -222,7 +222,7 @@ static uint32_t alignment_of(device_addr addr)
 
 // cuBLAS counts along columns first: to it, each of our matrices is its own transpose. So it is
 // asked for d' [n, m] = b' [n, k] @ a' [k, m].
-static struct problem turn_around(const struct backend_matmul *m)
+static struct problem turn_around(const struct backend_matmul *m, uint64_t workspace)
 {
     struct problem p;
     memset(&p, 0, sizeof p); // it is compared as bytes
@@ -238,6 +238,7 @@ static struct problem turn_around(const struct backend_matmul *m)
     p.trans_b = m->a.transposed;
     p.tf32 = m->tf32;
     p.accumulate = m->accumulate;
+    p.workspace = workspace;
     p.alignment[0] = alignment_of(m->b.addr);
     p.alignment[1] = alignment_of(m->a.addr);
     p.alignment[2] = p.alignment[3] = alignment_of(m->d.addr);
@@ -259,9 +260,9 @@ static struct solution *solve(struct cuda_blas *blas, const struct problem *p, s
 }
 
 static const struct solution *solve_product(struct cuda_blas *blas, const struct backend_matmul *m,
-                                            struct opd_err *err)
+                                            uint64_t workspace, struct opd_err *err)
 {
-    const struct problem p = turn_around(m);
+    const struct problem p = turn_around(m, workspace);
     const struct solution *s = solve(blas, &p, err);
     if (!s)
         opd_err_prefix(err, "a product of [%lld, %lld] and [%lld, %lld]", (long long)m->m,
@@ -272,7 +273,7 @@ static const struct solution *solve_product(struct cuda_blas *blas, const struct
 bool cuda_blas_share(struct cuda_blas *blas, const struct backend_matmul *m, drv_addr *out,
                      size_t *out_size, struct opd_err *err)
 {
-    const struct solution *s = solve_product(blas, m, err);
+    const struct solution *s = solve_product(blas, m, CUDA_BLAS_WORKSPACE, err);
     if (!s)
         return false;
     size_t size = (s->workspace_size + WORKSPACE_ALIGNMENT - 1) & ~(WORKSPACE_ALIGNMENT - 1);
@@ -285,9 +286,13 @@ bool cuda_blas_share(struct cuda_blas *blas, const struct backend_matmul *m, drv
 }
 
 bool cuda_blas_matmul(struct cuda_blas *blas, const struct backend_matmul *m, drv_addr workspace,
-                      void *stream, struct opd_err *err)
+                      size_t size, void *stream, struct opd_err *err)
 {
-    const struct solution *s = solve_product(blas, m, err);
+    if (blas->workspace) {
+        workspace = m->workspace ? m->workspace : blas->workspace;
+        size = CUDA_BLAS_WORKSPACE;
+    }
+    const struct solution *s = solve_product(blas, m, size, err);
     if (!s)
         return false;
     const double one = 1, none = 0;
@@ -296,11 +301,8 @@ bool cuda_blas_matmul(struct cuda_blas *blas, const struct backend_matmul *m, dr
     const void *alpha = wide ? (const void *)&one : &one_f;
     const void *zero = wide ? (const void *)&none : &none_f;
     void *d = (void *)(uintptr_t)m->d.addr;
-    if (!workspace)
-        workspace = m->workspace ? m->workspace : blas->workspace;
     return LT_OK(cublasLtMatmul(blas->handle, s->desc, alpha, (void *)(uintptr_t)m->b.addr, s->a,
                                 (void *)(uintptr_t)m->a.addr, s->b, m->accumulate ? alpha : zero, d,
-                                s->d, d, s->d, &s->algo,
-                                (void *)(uintptr_t)workspace,
-                                m->workspace ? s->workspace_size : CUDA_BLAS_WORKSPACE, stream));
+                                s->d, d, s->d, &s->algo, (void *)(uintptr_t)workspace,
+                                m->workspace ? s->workspace_size : size, stream));
 }
