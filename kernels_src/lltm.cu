@@ -9,21 +9,21 @@
 //! shape   input [B, I]; old_h old_cell new_h new_cell [B, S]
 //! shape   weights [3*S, S + I]; bias [3*S]
 //! batch   B
-//! let     K = S + I; TILES = cdiv(K, 32); UNITS = max(32, min(256, pow2(S)))
-//! let     SMALL = cuda && B*S*K*3 <= 4194304 && K <= 1048576
-//! saved   gates acc_t [B, 3*S]
-//! scratch d_gates [B, 3*S]
-//! scratch x [SMALL ? 0 : B, K]; grad_x [SMALL ? 0 : B, K]
-//! empty   gates grad_input grad_old_h
+//! let     K = S + I; TILES = cdiv(K, 32); SMALL = cuda && B*S*K*3 <= 4194304 && K <= 1048576
+//! let     JOINED = gcd(gcd(S, I), cpu ? 16 : 16 / sizeof(scalar_t)); X_PIECES = B*K / JOINED
+//! let     UNITS = max(32, min(256, pow2(S))); BIAS_BLOCKS = cuda && B <= 1024 ? cdiv(3*S, 8) : 0
+//! saved   gates acc_t [B, 3*S]; x [SMALL ? 0 : B, K]
+//! scratch d_gates [B, 3*S]; grad_x [SMALL ? 0 : B, K]
+//! empty   gates x grad_input grad_old_h grad_bias
 //! example input=[3,5] weights=[21,12] bias=[21] old_h=[3,7] old_cell=[3,7]
 //! example input=[16,32] weights=[384,160] bias=[384] old_h=[16,128] old_cell=[16,128]
 //! example input=[96,64] weights=[384,192] bias=[384] old_h=[96,128] old_cell=[96,128]
 //
 //! forward
 //!   kernel lltm_forward_small when SMALL grid cdiv(B, 16)*cdiv(S, 4)
-//!   matmul gates = old_h @ matrix(weights, 3*S, S, K).T when !SMALL
-//!   matmul gates += input @ matrix(weights, 3*S, I, K, S).T when !SMALL
-//!   kernel lltm_forward_cells when !SMALL grid B*cdiv(S, UNITS) block UNITS
+//!   kernel lltm_join when !SMALL threads X_PIECES
+//!   matmul gates = x @ weights.T when !SMALL
+//!   kernel lltm_forward_cells when !SMALL grid B*cdiv(S, UNITS) block UNITS bind KEEP = wanted(gates)
 //
 //! backward grad_input grad_weights grad_bias grad_old_h grad_old_cell
 //!   kernel lltm_backward_small when SMALL
@@ -32,13 +32,14 @@
 //!   grid (wanted(grad_weights) || wanted(grad_bias)) * cdiv(3*S, 8) + \
 //!        (wanted(grad_old_h) || wanted(grad_input)) * cdiv(B, 4) * TILES + \
 //!        wanted(grad_old_cell) * cdiv(B*S, 256)
-//!   kernel lltm_backward_cells when !SMALL threads B*K bind JOIN = wanted(grad_weights)
+//!   kernel lltm_backward_cells when !SMALL grid B*cdiv(S, UNITS) block UNITS
 //!   matmul grad_weights = d_gates.T @ x when !SMALL
 //!   matmul grad_x = d_gates @ weights when !SMALL && wanted(grad_old_h) && wanted(grad_input)
-//!   kernel lltm_split when !SMALL && wanted(grad_old_h) && wanted(grad_input) threads B*K
+//!   kernel lltm_finish when !SMALL bind SUMS = wanted(grad_bias)*BIAS_BLOCKS
+//!   grid wanted(grad_bias)*BIAS_BLOCKS + wanted(grad_old_h)*wanted(grad_input)*cdiv(X_PIECES, 256)
 //!   matmul grad_old_h = d_gates @ matrix(weights, 3*S, S, K) when !SMALL && !wanted(grad_input)
 //!   matmul grad_input = d_gates @ matrix(weights, 3*S, I, K, S) when !SMALL && !wanted(grad_old_h)
-//!   sum grad_bias = d_gates over 0 when !SMALL
+//!   sum grad_bias = d_gates over 0 when !SMALL && BIAS_BLOCKS == 0
 
 #include "lltm.cuh"
 
@@ -48,6 +49,16 @@ __device__ __forceinline__ acc_t load_x(const T *old_h, const T *input, int64_t 
                                         int64_t S, int64_t I)
 {
     return k < S ? opd::load(old_h + b * S + k) : opd::load(input + b * I + k - S);
+}
+
+// Of N elements side by side, all at once where both lie so.
+template <int N, class T> __device__ __forceinline__ void copy_piece(T *to, const T *from)
+{
+    if (N > 1 && opd::is_aligned(to, N * sizeof(T)) && opd::is_aligned(from, N * sizeof(T)))
+        opd::store_vec(to, opd::load_vec<N>(from));
+    else
+        for (int e = 0; e < N; e++)
+            to[e] = from[e];
 }
 
 // All of forward in one launch, where launches are what takes the time. A block makes 4 units of 16
@@ -104,24 +115,36 @@ __global__ void lltm_forward_small(const T *__restrict__ input, const T *__restr
     opd::store(new_h + b * S + s, a.make_h(cell));
 }
 
-// After the products: activates the gates where they lie.
+// Before the product: one with all of x = [old_h, input] takes less time than two with the halves.
+// A thread copies so many elements as lie side by side in both.
+template <class T, int JOINED>
+__global__ void lltm_join(const T *__restrict__ input, const T *__restrict__ old_h,
+                          T *__restrict__ x, int64_t I, int64_t S, int64_t count)
+{
+    CUDA_KERNEL_LOOP(i, count)
+    {
+        const int64_t b = i * JOINED / (S + I), k = i * JOINED % (S + I);
+        copy_piece<JOINED>(x + i * JOINED, k < S ? old_h + b * S + k : input + b * I + k - S);
+    }
+}
+
+// After the product: activates the gates where they lie.
 template <class T>
 __global__ void lltm_forward_cells(const T *__restrict__ bias, const T *__restrict__ old_cell,
                                    T *__restrict__ new_h, T *__restrict__ new_cell,
-                                   acc_t *__restrict__ gates, int64_t B, int64_t S)
+                                   acc_t *__restrict__ gates, int64_t S, bool KEEP)
 {
-    // A block stays in a row: units lie side by side, and on the CPU they are vectors.
-    const uint32_t tiles = (uint32_t)((S + blockDim.x - 1) / blockDim.x);
-    const int64_t b = blockIdx.x / tiles;
-    const int64_t s = blockIdx.x % tiles * blockDim.x + threadIdx.x, at = b * S + s;
+    const lltm_place<1> place(S);
+    const int64_t s = place.s, at = place.b * S + s;
     if (s >= S)
         return;
-    acc_t *g = gates + b * 3 * S + s;
+    acc_t *g = gates + place.b * 3 * S + s;
     const lltm_gates a = lltm_gates::activate(g[0] + opd::load(bias + s),
                                               g[S] + opd::load(bias + S + s),
                                               g[2 * S] + opd::load(bias + 2 * S + s));
     const acc_t cell = opd::load(old_cell + at) + a.candidate * a.i;
-    a.store(g, S);
+    if (KEEP)
+        a.store(g, S);
     opd::store(new_cell + at, cell);
     opd::store(new_h + at, a.make_h(cell));
 }
@@ -231,38 +254,58 @@ __global__ void lltm_backward_small(const T *__restrict__ input, const T *__rest
                    find_slopes(gates, new_cell, grad_new_h, grad_new_cell, at / S, at % S, S).cell);
 }
 
-// Before the products. One with all of x = [old_h, input] takes less time than two with the halves.
+// Before the products.
 template <class T>
-__global__ void lltm_backward_cells(const T *__restrict__ input, const T *__restrict__ old_h,
-                                    const T *__restrict__ new_cell, const acc_t *__restrict__ gates,
+__global__ void lltm_backward_cells(const T *__restrict__ new_cell, const acc_t *__restrict__ gates,
                                     const T *__restrict__ grad_new_h,
                                     const T *__restrict__ grad_new_cell,
                                     T *__restrict__ grad_old_cell, T *__restrict__ d_gates,
-                                    T *__restrict__ x, int64_t B, int64_t I, int64_t S, bool JOIN)
+                                    int64_t S)
 {
-    CUDA_KERNEL_LOOP(at, B * S)
-    {
-        const int64_t b = at / S, s = at % S;
-        const lltm_slopes d = find_slopes(gates, new_cell, grad_new_h, grad_new_cell, b, s, S);
-        for (int g = 0; g < 3; g++)
-            opd::store(d_gates + (b * 3 + g) * S + s, d.g[g]);
-        if (grad_old_cell)
-            opd::store(grad_old_cell + at, d.cell);
-    }
-    CUDA_KERNEL_LOOP(at, JOIN ? B * (S + I) : 0)
-    {
-        const int64_t b = at / (S + I), k = at % (S + I);
-        x[at] = k < S ? old_h[b * S + k] : input[b * I + k - S];
-    }
+    const lltm_place<1> place(S);
+    const int64_t b = place.b, s = place.s;
+    if (s >= S)
+        return;
+    const lltm_slopes d = find_slopes(gates, new_cell, grad_new_h, grad_new_cell, b, s, S);
+    for (int g = 0; g < 3; g++)
+        opd::store(d_gates + (b * 3 + g) * S + s, d.g[g]);
+    if (grad_old_cell)
+        opd::store(grad_old_cell + b * S + s, d.cell);
 }
 
-template <class T>
-__global__ void lltm_split(const T *__restrict__ grad_x, T *__restrict__ grad_input,
-                           T *__restrict__ grad_old_h, int64_t B, int64_t I, int64_t S)
+// After the products, in one launch. The first SUMS blocks sum 8 columns of grad_bias, each by 32
+// threads, where that is a GPU's; the others take the gradient of x apart, JOINED elements a thread.
+template <class T, int JOINED>
+__global__ void lltm_finish(const T *__restrict__ d_gates, const T *__restrict__ grad_x,
+                            T *__restrict__ grad_input, T *__restrict__ grad_old_h,
+                            T *__restrict__ grad_bias, int64_t B, int64_t I, int64_t S,
+                            int64_t X_PIECES, int64_t SUMS)
 {
-    CUDA_KERNEL_LOOP(at, B * (S + I))
-    {
-        const int64_t b = at / (S + I), k = at % (S + I);
-        *(k < S ? grad_old_h + b * S + k : grad_input + b * I + k - S) = grad_x[at];
+    const int id = (int)threadIdx.x;
+#ifndef OPD_CPU
+    enum { COLUMNS = 8, ROWS = 32 };
+    __shared__ acc_t parts[ROWS][COLUMNS];
+    if (blockIdx.x < SUMS) {
+        const int64_t column = (int64_t)blockIdx.x * COLUMNS + id % COLUMNS;
+        acc_t sum = 0;
+#pragma unroll 8
+        for (int64_t b = id / COLUMNS; b < B && column < 3 * S; b += ROWS)
+            sum += opd::load(d_gates + b * 3 * S + column);
+        parts[id / COLUMNS][id % COLUMNS] = sum;
+        __syncthreads();
+        if (id >= COLUMNS || column >= 3 * S)
+            return;
+#pragma unroll
+        for (int row = 1; row < ROWS; row++)
+            sum += parts[row][id];
+        opd::store(grad_bias + column, sum);
+        return;
     }
+#endif
+    const int64_t i = (blockIdx.x - SUMS) * 256 + id;
+    if (i >= X_PIECES)
+        return;
+    const int64_t b = i * JOINED / (S + I), k = i * JOINED % (S + I);
+    copy_piece<JOINED>(k < S ? grad_old_h + b * S + k : grad_input + b * I + k - S,
+                       grad_x + i * JOINED);
 }

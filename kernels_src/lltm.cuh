@@ -5,6 +5,19 @@
 // Its functions are those of formulas, which are as exact as the dtype asks for.
 #pragma once
 
+// Of a thread: a row, and the first of its VEC units. A block stays in a row: units lie side by
+// side, and on the CPU they are vectors.
+template <int VEC> struct lltm_place {
+    int64_t b, s;
+
+    __device__ __forceinline__ explicit lltm_place(int64_t S)
+    {
+        const uint32_t tiles = (uint32_t)((S / VEC + blockDim.x - 1) / blockDim.x);
+        b = blockIdx.x / tiles;
+        s = (blockIdx.x % tiles * blockDim.x + threadIdx.x) * VEC;
+    }
+};
+
 // The three gates of a unit, activated.
 struct lltm_gates {
     acc_t i, o, candidate;

@@ -82,19 +82,6 @@
 #include "lltm_tile.cuh"
 #include "lltm_walk.cuh"
 
-// Of a thread: a row, and the first of its VEC units. A block stays in a row: units lie side by
-// side, and on the CPU they are vectors.
-template <int VEC> struct lltm_place {
-    int64_t b, s;
-
-    __device__ __forceinline__ explicit lltm_place(int64_t S)
-    {
-        const uint32_t tiles = (uint32_t)((S / VEC + blockDim.x - 1) / blockDim.x);
-        b = blockIdx.x / tiles;
-        s = (blockIdx.x % tiles * blockDim.x + threadIdx.x) * VEC;
-    }
-};
-
 // What the next step reads comes into the L2 while its product is made.
 __device__ __forceinline__ void prefetch(const acc_t *p)
 {

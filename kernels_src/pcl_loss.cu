@@ -24,6 +24,8 @@
 //!           the loss is a mean over proposals"
 //! shape   labels cls_loss_weights gt_assignment [N]; im_labels [C]; loss []
 //! shape   pc_labels pc_probs pc_count img_cls_loss_weights [P]
+//! require fits32(N + 4096, P + 4096, C) : "pcl_probs is {pcl_probs}, pc_labels {pc_labels}; expected \
+//!           fewer than 2^31 - 4096 proposals, classes and clusters"
 //! check   known_label : "labels[{index}] is none of the {C} classes, expected a whole number \
 //!           from 0 to {C - 1}"
 //! check   known_cluster : "pc_labels[{index}] is none of the {C} classes, expected a whole \
@@ -32,7 +34,7 @@
 //!           number from 0 to {P - 1}: labels[{index}] is not background"
 //! check   same_label : "labels[{index}] is not pc_labels[gt_assignment[{index}]], the label of \
 //!           its cluster; expected the same"
-//! let     BLOCK = cpu ? 32 : 1024; LANES = cpu ? 1 : 32
+//! let     BLOCK = cpu ? 32 : 1024; LANES = cpu ? 1 : 8
 //! example pcl_probs=[37,5] labels=[37] cls_loss_weights=[37] gt_assignment=[37] pc_labels=[4] \
 //!           pc_probs=[4] pc_count=[4] img_cls_loss_weights=[4] im_labels=[5] \
 //!           pcl_probs in 0.1..0.9 pc_probs in 0.1..0.9 labels is i % 5 pc_labels is [1, 2, 3, 4] \
@@ -44,13 +46,16 @@
 //!   kernel  pcl_loss_backward threads N*LANES
 
 // The whole number from 0 to n - 1 that stands there; -1 where it is none.
-template <class T> __device__ __forceinline__ int64_t read_index(const T *at, int64_t n)
+template <class T, class I> __device__ __forceinline__ I read_index(const T *at, I n)
 {
-    const typename opd::acc_type<T>::type v = opd::load(at);
+    typedef typename opd::acc_type<T>::type number;
+    const number v = opd::load(at);
+    if (number(0.5f) == 0) // of integers
+        return v >= 0 && v < n ? (I)v : I(-1);
     if (!(v >= 0 && v < (int64_t(1) << 62))) // so is a NaN
         return -1;
     const int64_t k = (int64_t)v;
-    return k < n && v == k ? k : -1;
+    return k < n && v == k ? (I)k : I(-1);
 }
 
 // Whether proposal i, of label c > 0, has a cluster p, of the same label; else the request fails.
@@ -61,32 +66,71 @@ __device__ __forceinline__ bool check_cluster(opd::report_t *report, int64_t i, 
            opd::check(report, same_label, label_of_p == c, i);
 }
 
-// One block, so that the sum is in the same order on every run. All that does not wait for another
-// load is loaded before anything is looked at: waiting for memory is what takes the time.
+// One block, so that the sum is in the same order on every run. A thread has TOGETHER proposals and
+// clusters at a time. All that does not wait for another load is loaded before anything is looked at:
+// waiting for memory is what takes the time, then instructions, which one processor issues.
 template <int BLOCK>
 __global__ void pcl_loss_forward(const scalar_t *pcl_probs, const labels_t *labels,
                                  const scalar_t *cls_loss_weights, const assign_t *gt_assignment,
                                  const cluster_t *pc_labels, const scalar_t *pc_probs,
                                  const scalar_t *img_cls_loss_weights, const image_t *im_labels,
-                                 scalar_t *loss, opd::report_t *report, int64_t N, int64_t C,
-                                 int64_t P)
+                                 scalar_t *loss, opd::report_t *report, int N, int C, int P)
 {
+    enum { TOGETHER = 2 };
     acc_t sum = 0;
-#pragma unroll 2
-    for (int64_t i = threadIdx.x; i < N; i += BLOCK) {
-        const int64_t c = read_index(labels + i, C), p = read_index(gt_assignment + i, P);
-        const acc_t weight = opd::load(cls_loss_weights + i), prob = opd::load(pcl_probs + i * C);
-        opd::check(report, known_label, c >= 0, i);
-        if (c > 0)
-            check_cluster(report, i, c, p, p < 0 ? -1 : read_index(pc_labels + p, C));
-        if (c == 0 && im_labels[0] != image_t(0))
-            sum -= weight * log(prob);
-    }
-    for (int64_t p = threadIdx.x; p < P; p += BLOCK) {
-        const int64_t c = read_index(pc_labels + p, C);
-        opd::check(report, known_cluster, c >= 0, p);
-        if (c > 0 && im_labels[c] != image_t(0))
-            sum -= opd::load(img_cls_loss_weights + p) * log(opd::load(pc_probs + p));
+    for (int first = threadIdx.x; first < N || first < P; first += TOGETHER * BLOCK) {
+        labels_t label[TOGETHER];
+        assign_t assigned[TOGETHER];
+        cluster_t pc_label[TOGETHER], of_p[TOGETHER];
+        image_t image[TOGETHER], background = im_labels[0];
+        scalar_t weight[TOGETHER], prob[TOGETHER], pc_weight[TOGETHER], pc_prob[TOGETHER];
+        int c[TOGETHER], p[TOGETHER], pc[TOGETHER];
+#pragma unroll
+        for (int k = 0; k < TOGETHER; k++) {
+            const int i = first + k * BLOCK;
+            if (i < N) {
+                label[k] = labels[i];
+                assigned[k] = gt_assignment[i];
+                weight[k] = cls_loss_weights[i];
+                prob[k] = pcl_probs[(int64_t)i * C];
+            }
+            if (i < P) {
+                pc_label[k] = pc_labels[i];
+                pc_weight[k] = img_cls_loss_weights[i];
+                pc_prob[k] = pc_probs[i];
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < TOGETHER; k++) {
+            const int i = first + k * BLOCK;
+            if (i < N) {
+                c[k] = read_index(&label[k], C);
+                p[k] = read_index(&assigned[k], P);
+                if (p[k] >= 0)
+                    of_p[k] = pc_labels[p[k]];
+            }
+            if (i < P) {
+                pc[k] = read_index(&pc_label[k], C);
+                if (pc[k] >= 0)
+                    image[k] = im_labels[pc[k]];
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < TOGETHER; k++) {
+            const int i = first + k * BLOCK;
+            if (i < N) {
+                opd::check(report, known_label, c[k] >= 0, i);
+                if (c[k] > 0)
+                    check_cluster(report, i, c[k], p[k], read_index(&of_p[k], C));
+                if (c[k] == 0 && background != image_t(0))
+                    sum -= opd::load(&weight[k]) * log(opd::load(&prob[k]));
+            }
+            if (i < P) {
+                opd::check(report, known_cluster, pc[k] >= 0, i);
+                if (pc[k] > 0 && image[k] != image_t(0))
+                    sum -= opd::load(&pc_weight[k]) * log(opd::load(&pc_prob[k]));
+            }
+        }
     }
     sum = opd::block_reduce_sum<BLOCK>(sum);
     if (threadIdx.x == 0)
@@ -106,21 +150,32 @@ __global__ void pcl_loss_backward(const scalar_t *pcl_probs, const labels_t *lab
     CUDA_KERNEL_LOOP(k, N * LANES)
     {
         const int64_t i = k / LANES;
+        const scalar_t of_loss = *grad_loss;
         const int64_t c = read_index(labels + i, C), p = read_index(gt_assignment + i, P);
-        const acc_t scale = -opd::load(grad_loss) / (acc_t)N;
-        acc_t above = 0, below = 1;
+        scalar_t weight = scalar_t(0.f), prob = scalar_t(1.f);
+        cluster_t of_p = cluster_t(0);
+        count_t count = count_t(1);
+        image_t image = image_t(0);
         if (c == 0) {
-            above = opd::load(cls_loss_weights + i);
-            below = opd::load(pcl_probs + i * C);
+            weight = cls_loss_weights[i];
+            prob = pcl_probs[i * C];
         } else if (c > 0 && p >= 0) {
-            above = opd::load(img_cls_loss_weights + p);
-            below = (acc_t)pc_count[p] * opd::load(pc_probs + p);
+            weight = img_cls_loss_weights[p];
+            prob = pc_probs[p];
+            count = pc_count[p];
+            of_p = pc_labels[p];
         }
-        const int64_t label_of_p = c > 0 && p >= 0 ? read_index(pc_labels + p, C) : -1;
-        const bool counts = c >= 0 && im_labels[c] != image_t(0), known = c == 0 || label_of_p == c;
+        if (c >= 0)
+            image = im_labels[c];
+        const int64_t label_of_p = c > 0 && p >= 0 ? read_index(&of_p, C) : -1;
+        const bool counts = image != image_t(0), known = c == 0 || label_of_p == c;
         if (counts && !known && k % LANES == 0)
             check_cluster(report, i, c, p, label_of_p);
-        const acc_t grad = counts && known ? above / below * scale : acc_t(0);
+        const acc_t below = (acc_t)count * opd::load(&prob) * (acc_t)N;
+        acc_t grad = 0;
+        if (counts && known)
+            grad = -opd::load(&weight) * opd::load(&of_loss) / below;
+#pragma unroll 1
         for (int64_t other = k % LANES; other < C; other += LANES)
             opd::store(grad_pcl_probs + i * C + other, other == c ? grad : acc_t(0));
     }

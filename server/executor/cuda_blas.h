@@ -17,8 +17,8 @@ void cuda_blas_free(struct cuda_blas *blas); // NULL is fine; once the stream ha
 const char *cuda_blas_name(const struct cuda_blas *blas); // "cuBLASLt 13.0.2"
 
 // A piece of its own workspace for a product, to be put into m->workspace, and its size: what the
-// algorithm takes, 0 mostly, of CUDA_BLAS_WORKSPACE bytes at most. Pieces are given out in turn: those of products that may run beside
-// each other must not overlap.
+// algorithm takes, 0 mostly, of CUDA_BLAS_WORKSPACE bytes at most. Pieces are given out in turn:
+// those of products that may run beside each other must not overlap.
 bool cuda_blas_share(struct cuda_blas *blas, const struct backend_matmul *m, drv_addr *out,
                      size_t *out_size, struct opd_err *err);
 
