@@ -425,16 +425,32 @@ bool launch_sums(struct planner *p, const struct sum_target *each, int n, const 
 
 // --- row by row
 
+// How many vectors a thread holds at most, a power of two: what it loads, and makes of that, takes
+// 64 registers.
+static int limit_items(const struct planner *p)
+{
+    int loaded = 1, limit = 8;
+    size_t size = 1;
+    for (int i = 0; i < p->kernel.n_operands; i++) {
+        const struct formula_operand *o = &p->kernel.operands[i];
+        if (o->written || o->single)
+            continue;
+        size_t own = dtype_size(env_tensor(p->env, o->tensor)->dtype);
+        size = own > size ? own : size;
+        loaded++;
+    }
+    int registers = loaded * (int)most((int64_t)size * p->kernel.width / 4, 1);
+    while (limit > 1 && limit * registers > 64)
+        limit /= 2;
+    return limit;
+}
+
 // The threads of a row, and how many vectors each of them holds; 0: they do not fit, or there are
 // none, since of what is held the last is read in place of what is not there.
 static void share_row(const struct planner *p, int64_t vectors, int *lanes, int *items)
 {
     int64_t rows = tensor_desc_numel(&p->row);
-    int loaded = 1, limit;
-    for (int i = 0; i < p->kernel.n_operands; i++)
-        loaded += !p->kernel.operands[i].written && !p->kernel.operands[i].single;
-    limit = pow2_within(loaded > 2 ? 16 / loaded : 8, 8);
-    limit = limit > 16 / loaded && limit > 1 ? limit / 2 : limit;
+    int limit = limit_items(p);
     *lanes = pow2_within(vectors, 32);
     while (*lanes < 1024 && divide_up(vectors, *lanes) > limit)
         *lanes *= 2;
