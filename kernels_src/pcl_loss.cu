@@ -70,11 +70,12 @@ __device__ __forceinline__ bool check_cluster(opd::report_t *report, int64_t i, 
 // clusters at a time. All that does not wait for another load is loaded before anything is looked at:
 // waiting for memory is what takes the time, then instructions, which one processor issues.
 template <int BLOCK>
-__global__ void pcl_loss_forward(const scalar_t *pcl_probs, const labels_t *labels,
-                                 const scalar_t *cls_loss_weights, const assign_t *gt_assignment,
-                                 const cluster_t *pc_labels, const scalar_t *pc_probs,
-                                 const scalar_t *img_cls_loss_weights, const image_t *im_labels,
-                                 scalar_t *loss, opd::report_t *report, int N, int C, int P)
+__global__ void __launch_bounds__(BLOCK)
+    pcl_loss_forward(const scalar_t *pcl_probs, const labels_t *labels,
+                     const scalar_t *cls_loss_weights, const assign_t *gt_assignment,
+                     const cluster_t *pc_labels, const scalar_t *pc_probs,
+                     const scalar_t *img_cls_loss_weights, const image_t *im_labels,
+                     scalar_t *loss, opd::report_t *report, int N, int C, int P)
 {
     enum { TOGETHER = 2 };
     acc_t sum = 0;

@@ -1,5 +1,6 @@
 // Compiles every kernel that the examples of every operator launch, each bool attribute the other
-// way too, for every GPU that NVRTC knows. Needs no GPU.
+// way too, for every GPU that NVRTC knows; and their blocks have the registers that they take.
+// Needs no GPU.
 //
 //   compile_all [--arch sm_75,sm_90] [--jobs N] [--checked PTXAS] [--over MS] [FILE.cu ...]
 //
@@ -7,6 +8,7 @@
 // their checked builds, which that program assembles. With --over each kernel is compiled by
 // itself, as after an edit, and those are told that take a processor more milliseconds.
 
+#include <elf.h>
 #include <glob.h>
 #include <libgen.h>
 #include <stdatomic.h>
@@ -28,12 +30,14 @@
 #include "kernels/source.h"
 #include "op/plan.h"
 
-enum { MAX_ARCHS = 32, MAX_JOBS = 64 };
+enum { MAX_ARCHS = 32, MAX_JOBS = 64, REGISTERS = 1 << 16, MANY_THREADS = 256 };
 
-// Distinct kernels that are compiled at once, for the text before them is the same.
+// Distinct kernels that are compiled at once, for the text before them is the same, and so are the
+// threads of their blocks where these are more than can have all registers.
 struct group {
     char *prelude, **exprs;
     int n;
+    uint32_t threads; // MANY_THREADS: or fewer
 };
 
 // Of one operator.
@@ -52,11 +56,11 @@ static const char *ptxas; // NULL: not the checked builds
 static int over_ms;       // 0: kernels are compiled together
 
 // Of a checked build there is one kernel in an image, and where one is timed.
-static void add_kernel(struct groups *set, const char *prelude, const char *expr)
+static void add_kernel(struct groups *set, const char *prelude, const char *expr, uint32_t threads)
 {
     struct group *g = set->items;
     for (; g < set->items + set->n; g++) {
-        bool same = strcmp(g->prelude, prelude) == 0;
+        bool same = strcmp(g->prelude, prelude) == 0 && g->threads == threads;
         for (int i = 0; same && i < g->n; i++)
             if (strcmp(g->exprs[i], expr) == 0)
                 return;
@@ -66,7 +70,7 @@ static void add_kernel(struct groups *set, const char *prelude, const char *expr
     if (!g || g == set->items + set->n) {
         set->items = mem_realloc(set->items, (size_t)set->n + 1, sizeof(*set->items));
         g = &set->items[set->n++];
-        *g = (struct group){ .prelude = mem_strdup(prelude) };
+        *g = (struct group){ .prelude = mem_strdup(prelude), .threads = threads };
     }
     g->exprs = mem_realloc(g->exprs, (size_t)g->n + 1, sizeof(*g->exprs));
     g->exprs[g->n++] = mem_strdup(expr);
@@ -84,6 +88,19 @@ static void free_groups(struct groups *set)
     free(set->items);
 }
 
+// Of the blocks that a kernel is launched with.
+static uint32_t most_threads(const struct plan *plan, int kernel)
+{
+    uint32_t most = MANY_THREADS;
+    for (int i = 0; i < plan->n_steps; i++) {
+        const struct plan_step *s = &plan->steps[i];
+        uint32_t threads = s->block[0] * s->block[1] * s->block[2];
+        if (s->kind == PLAN_STEP_LAUNCH && s->kernel == (uint32_t)kernel && threads > most)
+            most = threads;
+    }
+    return most;
+}
+
 static bool add_plan(struct groups *set, const struct plan_request *request)
 {
     struct opd_err err = { 0 };
@@ -95,7 +112,8 @@ static bool add_plan(struct groups *set, const struct plan_request *request)
     }
     for (int i = 0; i < plan->n_kernels; i++) {
         char *checked = ptxas ? plan_checked_prelude(plan, i) : NULL;
-        add_kernel(set, checked ? checked : plan->kernels[i].prelude, plan->kernels[i].expr);
+        add_kernel(set, checked ? checked : plan->kernels[i].prelude, plan->kernels[i].expr,
+                   most_threads(plan, i));
         free(checked);
     }
     plan_free(plan);
@@ -187,6 +205,43 @@ static bool has_variables(const struct compile_output *out)
     return !ptxas && memmem(out->image, out->size, section, strlen(section));
 }
 
+// The most that a kernel of the image takes, as its section .nv.info tells: of attributes of four
+// bytes (format, name, value, or with format 4 the size of what follows), for each kernel the one
+// of that name, whose second word it is.
+static uint32_t most_registers(const struct compile_output *out)
+{
+    enum { SIZED = 4, REGISTER_COUNT = 0x2f };
+    const Elf64_Ehdr *elf = (const void *)out->image;
+    const Elf64_Shdr *s = (const void *)(out->image + elf->e_shoff), *end = s + elf->e_shnum;
+    const char *names = (const char *)out->image + s[elf->e_shstrndx].sh_offset;
+    uint32_t most = 0;
+    while (s < end && strcmp(names + s->sh_name, ".nv.info") != 0)
+        s++;
+    if (s == end)
+        return 0;
+    const uint8_t *info = out->image + s->sh_offset;
+    for (uint64_t at = 0, size; at + 4 <= s->sh_size; at += 4 + size) {
+        uint32_t words[2];
+        size = info[at] == SIZED ? info[at + 2] + info[at + 3] * 256u : 0;
+        if (info[at + 1] != REGISTER_COUNT || size != sizeof words)
+            continue;
+        memcpy(words, info + at + 4, sizeof words);
+        most = words[1] > most ? words[1] : most;
+    }
+    return most;
+}
+
+static bool check_registers(const struct compile_output *out, uint32_t threads, struct opd_err *err)
+{
+    if (ptxas) // the image is PTX
+        return true;
+    uint32_t registers = most_registers(out), each = (registers + 7) / 8 * 8; // given out by eights
+    return (registers > 0 && each * threads <= REGISTERS) ||
+           opd_err_set(err, OPD_E_internal,
+                       "a thread takes %u registers, a block of %u has %d each", registers, threads,
+                       REGISTERS / (int)threads);
+}
+
 static void free_output(struct compile_output *out)
 {
     free(out->image);
@@ -203,7 +258,7 @@ static void tell_time(const struct compile_input *in, const struct timespec *beg
         fprintf(stderr, "%4ld ms %s %s\n", ms, in->expr, in->target);
 }
 
-static bool compile_group(const struct compile_input *in)
+static bool compile_group(const struct compile_input *in, uint32_t threads)
 {
     struct compile_output out;
     struct opd_err err = { 0 };
@@ -219,6 +274,7 @@ static bool compile_group(const struct compile_input *in)
         ok = !opd_err_set(&err, OPD_E_internal, "the checked build is not assembled");
     if (ok && has_variables(&out))
         ok = !opd_err_set(&err, OPD_E_internal, "it has variables on the device");
+    ok = ok && check_registers(&out, threads, &err);
     if (ok && out.log)
         fprintf(stderr, "warnings of %s, %s:\n%s", in->expr, in->target, out.log);
     if (!ok)
@@ -244,7 +300,7 @@ struct verdict {
 
 // The files' groups, each for every architecture, one after the other; false behind the last.
 static bool find_group(const struct unit *units, int n_units, int at, int *out_unit,
-                        struct compile_input *in)
+                       uint32_t *out_threads, struct compile_input *in)
 {
     int unit = 0;
     while (unit < n_units && at >= units[unit].set.n * n_archs)
@@ -263,6 +319,7 @@ static bool find_group(const struct unit *units, int n_units, int at, int *out_u
                                   .n_more = group->n - 1,
                                   .target = archs[at % n_archs] };
     *out_unit = unit;
+    *out_threads = group->threads;
     return true;
 }
 
@@ -270,11 +327,13 @@ static bool find_group(const struct unit *units, int n_units, int at, int *out_u
 static int compile_some(const struct unit *units, int n_units, atomic_int *next, int results)
 {
     bool told = true;
+    uint32_t threads;
     struct verdict verdict;
     struct compile_input in;
     pch_use(scratch_open());
-    while (told && find_group(units, n_units, atomic_fetch_add(next, 1), &verdict.unit, &in)) {
-        verdict.passed = compile_group(&in) ? 1 + in.n_more : 0;
+    while (told &&
+           find_group(units, n_units, atomic_fetch_add(next, 1), &verdict.unit, &threads, &in)) {
+        verdict.passed = compile_group(&in, threads) ? 1 + in.n_more : 0;
         verdict.failed = 1 + in.n_more - verdict.passed;
         told = write(results, &verdict, sizeof(verdict)) == (ssize_t)sizeof(verdict);
     }
@@ -286,8 +345,8 @@ static int compile_some(const struct unit *units, int n_units, atomic_int *next,
 static int start_jobs(const struct unit *units, int n_units, pid_t *children)
 {
     int results[2];
-    atomic_int *next = mmap(NULL, sizeof(*next), PROT_READ | PROT_WRITE,
-                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    atomic_int *next = mmap(NULL, sizeof(*next), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                            -1, 0);
     if (next == MAP_FAILED || pipe(results) != 0) {
         perror("compile_all");
         exit(2);
