@@ -12,9 +12,10 @@
 //! let     K = S + I; TILES = cdiv(K, 32); SMALL = cuda && B*S*K*3 <= 4194304 && K <= 1048576
 //! let     JOINED = gcd(gcd(S, I), cpu ? 16 : 16 / sizeof(scalar_t)); X_PIECES = B*K / JOINED
 //! let     UNITS = max(32, min(256, pow2(S))); BIAS_BLOCKS = cuda && B <= 1024 ? cdiv(3*S, 8) : 0
-//! saved   gates acc_t [B, 3*S]; x [SMALL ? 0 : B, K]
-//! scratch d_gates [B, 3*S]; grad_x [SMALL ? 0 : B, K]
-//! empty   gates x grad_input grad_old_h grad_bias
+//! saved   gates acc_t [B, 3*S]
+//! scratch d_gates [B, 3*S]
+//! scratch x [SMALL ? 0 : B, K]; grad_x [SMALL ? 0 : B, K]
+//! empty   gates grad_input grad_old_h grad_bias
 //! example input=[3,5] weights=[21,12] bias=[21] old_h=[3,7] old_cell=[3,7]
 //! example input=[16,32] weights=[384,160] bias=[384] old_h=[16,128] old_cell=[16,128]
 //! example input=[96,64] weights=[384,192] bias=[384] old_h=[96,128] old_cell=[96,128]
@@ -32,14 +33,18 @@
 //!   grid (wanted(grad_weights) || wanted(grad_bias)) * cdiv(3*S, 8) + \
 //!        (wanted(grad_old_h) || wanted(grad_input)) * cdiv(B, 4) * TILES + \
 //!        wanted(grad_old_cell) * cdiv(B*S, 256)
+//!   kernel lltm_join when cpu && wanted(grad_weights) threads X_PIECES
 //!   kernel lltm_backward_cells when !SMALL grid B*cdiv(S, UNITS) block UNITS
+//!   bind JOINS = cuda*wanted(grad_weights)*X_PIECES
 //!   matmul grad_weights = d_gates.T @ x when !SMALL
 //!   matmul grad_x = d_gates @ weights when !SMALL && wanted(grad_old_h) && wanted(grad_input)
-//!   kernel lltm_finish when !SMALL bind SUMS = wanted(grad_bias)*BIAS_BLOCKS
-//!   grid wanted(grad_bias)*BIAS_BLOCKS + wanted(grad_old_h)*wanted(grad_input)*cdiv(X_PIECES, 256)
+//!   kernel lltm_finish when !SMALL && wanted(grad_old_h) && wanted(grad_input)
+//!   bind SUMS = wanted(grad_bias)*BIAS_BLOCKS
+//!   grid wanted(grad_bias)*BIAS_BLOCKS + cdiv(X_PIECES, 256)
 //!   matmul grad_old_h = d_gates @ matrix(weights, 3*S, S, K) when !SMALL && !wanted(grad_input)
 //!   matmul grad_input = d_gates @ matrix(weights, 3*S, I, K, S) when !SMALL && !wanted(grad_old_h)
-//!   sum grad_bias = d_gates over 0 when !SMALL && BIAS_BLOCKS == 0
+//!   sum grad_bias = d_gates over 0
+//!   when !SMALL && (BIAS_BLOCKS == 0 || !wanted(grad_old_h) || !wanted(grad_input))
 
 #include "lltm.cuh"
 
@@ -115,17 +120,25 @@ __global__ void lltm_forward_small(const T *__restrict__ input, const T *__restr
     opd::store(new_h + b * S + s, a.make_h(cell));
 }
 
-// Before the product: one with all of x = [old_h, input] takes less time than two with the halves.
-// A thread copies so many elements as lie side by side in both.
-template <class T, int JOINED>
-__global__ void lltm_join(const T *__restrict__ input, const T *__restrict__ old_h,
-                          T *__restrict__ x, int64_t I, int64_t S, int64_t count)
+// x = [old_h, input], so many elements a thread as lie side by side in both: one product with all of
+// it takes less time than two with the halves.
+template <int JOINED, class T>
+__device__ __forceinline__ void join(T *x, const T *old_h, const T *input, int64_t S, int64_t I,
+                                     int64_t count)
 {
     CUDA_KERNEL_LOOP(i, count)
     {
         const int64_t b = i * JOINED / (S + I), k = i * JOINED % (S + I);
         copy_piece<JOINED>(x + i * JOINED, k < S ? old_h + b * S + k : input + b * I + k - S);
     }
+}
+
+// Before the product.
+template <class T, int JOINED>
+__global__ void lltm_join(const T *__restrict__ input, const T *__restrict__ old_h,
+                          T *__restrict__ x, int64_t I, int64_t S, int64_t count)
+{
+    join<JOINED>(x, old_h, input, S, I, count);
 }
 
 // After the product: activates the gates where they lie.
@@ -254,14 +267,16 @@ __global__ void lltm_backward_small(const T *__restrict__ input, const T *__rest
                    find_slopes(gates, new_cell, grad_new_h, grad_new_cell, at / S, at % S, S).cell);
 }
 
-// Before the products.
-template <class T>
-__global__ void lltm_backward_cells(const T *__restrict__ new_cell, const acc_t *__restrict__ gates,
+// Before the products. On a GPU it makes x, too, of which JOINS pieces are wanted.
+template <class T, int JOINED>
+__global__ void lltm_backward_cells(const T *__restrict__ input, const T *__restrict__ old_h,
+                                    const T *__restrict__ new_cell, const acc_t *__restrict__ gates,
                                     const T *__restrict__ grad_new_h,
                                     const T *__restrict__ grad_new_cell,
                                     T *__restrict__ grad_old_cell, T *__restrict__ d_gates,
-                                    int64_t S)
+                                    T *__restrict__ x, int64_t I, int64_t S, int64_t JOINS)
 {
+    join<JOINED>(x, old_h, input, S, I, JOINS);
     const lltm_place<1> place(S);
     const int64_t b = place.b, s = place.s;
     if (s >= S)

@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(BLOCK)
             if (i < N) {
                 opd::check(report, known_label, c[k] >= 0, i);
                 if (c[k] > 0)
-                    check_cluster(report, i, c[k], p[k], read_index(&of_p[k], C));
+                    check_cluster(report, i, c[k], p[k], p[k] < 0 ? -1 : read_index(&of_p[k], C));
                 if (c[k] == 0 && background != image_t(0))
                     sum -= opd::load(&weight[k]) * log(opd::load(&prob[k]));
             }

@@ -32,9 +32,12 @@
 //! let     step_w = mode == "align_corners" ? (OW > 1 ? 1.0 * (W - 1) / (OW - 1) : 0.0) : \
 //!           present(scale) ? 1 / scale[1] : 1.0 * W / OW
 //! let     SMALL = max(max(H, OH), max(W, OW)) < 4194304 && fits32(numel(input), numel(output))
-//! let     ROWS = cpu ? 8 : numel(output) >= 524288*V ? 16 : numel(output) >= 262144*V ? 8 : 4
-//! let     BACK_ROWS = numel(input) >= 4194304 ? 16 : numel(input) >= 524288 ? 4 : 2
 //! let     PACK = step_w < 1 ? V : min(V, 4); LANES = min(32, pow2(cdiv(OW, PACK)))
+// Taller strips for more outputs, as far as blocks are left for all processors and shared memory for a block's outputs.
+//! let     NARROW = OW % PACK == 0 || OW*sizeof(scalar_t) <= 2560; LINES = N*C*OH
+//! let     TALL = numel(output) >= 524288*V && LINES >= 4096 ? 16 : numel(output) >= 262144*V && LINES >= 2048 ? 8 : 4
+//! let     ROWS = cpu ? 8 : numel(output) >= 16777216 ? 16 : NARROW ? TALL : 4
+//! let     BACK_ROWS = numel(input) >= 4194304 ? 16 : numel(input) >= 524288 ? 4 : 2
 //! let     TILES = cdiv(OW, LANES*PACK); BACK_V = SMALL && step_w >= 1 ? W % V == 0 ? V : W % 2 == 0 ? 2 : 1 : 1
 //! let     BACK_LANES = min(32, pow2(cdiv(W, BACK_V))); BACK_TILES = cdiv(W, BACK_LANES*BACK_V)
 //! let     GROUPS, BACK_GROUPS = cdiv(OH, ROWS), cdiv(H, BACK_ROWS)

@@ -122,17 +122,14 @@ static bool share(struct loaded *p, const struct exported_step *s)
     return from->to == BOUND_ARG;
 }
 
-// One workspace serves all products of a run: they follow each other on its stream.
+// One workspace, the largest, serves all products of a run: they follow each other on its stream.
 static bool bind_matmul(struct loaded *p, const struct exported_matmul *m)
 {
     uint64_t size;
     if (!matmul_fits(p, m, &size))
         return false;
-    if (p->workspace_size < size) {
-        p->workspace = p->scratch_size;
+    if (p->workspace_size < size)
         p->workspace_size = size;
-        p->scratch_size += size;
-    }
     return true;
 }
 
@@ -167,6 +164,8 @@ bool bind_plan(struct loaded *p, const int *first, struct opd_err *err)
         order_results(p);
     for (uint32_t i = 0; fits && i < x->n_steps; i++)
         fits = bind_step(p, &x->steps[i]);
+    p->workspace = p->scratch_size;
+    p->scratch_size += p->workspace_size;
     return (fits && makes_all(p)) ||
            opd_err_set(err, OPD_E_unavailable, "%s: such a plan runs in the daemon only",
                        p->op->name);

@@ -137,12 +137,11 @@ bool cuda_matmul_workspace(int device_index, const struct backend_matmul *m, uin
 {
     struct opd_err ignored = { 0 };
     bool pushed = false;
-    drv_addr none;
     if (!cuda_has_blas(device_index))
         return false;
     pthread_mutex_lock(&blas_lock);
     bool ok = enter(contexts[device_index], &pushed, &ignored) &&
-              cuda_blas_share(blas[device_index], m, &none, size, &ignored);
+              cuda_blas_ask(blas[device_index], m, size, &ignored);
     leave(pushed);
     pthread_mutex_unlock(&blas_lock);
     opd_err_clear(&ignored);

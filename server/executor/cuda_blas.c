@@ -270,13 +270,21 @@ static const struct solution *solve_product(struct cuda_blas *blas, const struct
     return s;
 }
 
+bool cuda_blas_ask(struct cuda_blas *blas, const struct backend_matmul *m, size_t *size,
+                   struct opd_err *err)
+{
+    const struct solution *s = solve_product(blas, m, CUDA_BLAS_WORKSPACE, err);
+    if (s)
+        *size = (s->workspace_size + WORKSPACE_ALIGNMENT - 1) & ~(WORKSPACE_ALIGNMENT - 1);
+    return s;
+}
+
 bool cuda_blas_share(struct cuda_blas *blas, const struct backend_matmul *m, drv_addr *out,
                      size_t *out_size, struct opd_err *err)
 {
-    const struct solution *s = solve_product(blas, m, CUDA_BLAS_WORKSPACE, err);
-    if (!s)
+    size_t size;
+    if (!cuda_blas_ask(blas, m, &size, err))
         return false;
-    size_t size = (s->workspace_size + WORKSPACE_ALIGNMENT - 1) & ~(WORKSPACE_ALIGNMENT - 1);
     if (size > CUDA_BLAS_WORKSPACE - blas->n_shared)
         blas->n_shared = 0;
     *out = size > 0 ? blas->workspace + blas->n_shared : 0;
@@ -292,7 +300,9 @@ bool cuda_blas_matmul(struct cuda_blas *blas, const struct backend_matmul *m, dr
         workspace = m->workspace ? m->workspace : blas->workspace;
         size = CUDA_BLAS_WORKSPACE;
     }
-    const struct solution *s = solve_product(blas, m, size, err);
+    const struct solution *s = solve_product(blas, m, CUDA_BLAS_WORKSPACE, err);
+    if (s && s->workspace_size > size)
+        s = solve_product(blas, m, size, err);
     if (!s)
         return false;
     const double one = 1, none = 0;

@@ -425,11 +425,10 @@ bool launch_sums(struct planner *p, const struct sum_target *each, int n, const 
 
 // --- row by row
 
-// How many vectors a thread holds at most, a power of two: what it loads, and makes of that, takes
-// 64 registers.
-static int limit_items(const struct planner *p)
+// What a vector takes of a thread's registers: all that is loaded, and what is made of that.
+static int count_registers(const struct planner *p)
 {
-    int loaded = 1, limit = 8;
+    int loaded = 1;
     size_t size = 1;
     for (int i = 0; i < p->kernel.n_operands; i++) {
         const struct formula_operand *o = &p->kernel.operands[i];
@@ -439,10 +438,7 @@ static int limit_items(const struct planner *p)
         size = own > size ? own : size;
         loaded++;
     }
-    int registers = loaded * (int)most((int64_t)size * p->kernel.width / 4, 1);
-    while (limit > 1 && limit * registers > 64)
-        limit /= 2;
-    return limit;
+    return loaded * (int)most((int64_t)size * p->kernel.width / 4, 1);
 }
 
 // The threads of a row, and how many vectors each of them holds; 0: they do not fit, or there are
@@ -450,14 +446,16 @@ static int limit_items(const struct planner *p)
 static void share_row(const struct planner *p, int64_t vectors, int *lanes, int *items)
 {
     int64_t rows = tensor_desc_numel(&p->row);
-    int limit = limit_items(p);
+    int registers = count_registers(p), limit = 8;
+    while (limit > 1 && limit * registers > 64)
+        limit /= 2;
     *lanes = pow2_within(vectors, 32);
     while (*lanes < 1024 && divide_up(vectors, *lanes) > limit)
         *lanes *= 2;
     while (*lanes < BLOCK && *lanes < vectors && rows * *lanes < GPU_THREADS)
         *lanes *= 2;
-    if (*lanes == 1024)
-        limit = limit > 4 ? 4 : limit; // it has 64 registers
+    if (*lanes == 1024 && limit > 4 && limit * registers > 32)
+        limit = 4; // it has 64 in all
     *items = pow2_within(divide_up(vectors, *lanes), 16);
     if (*items > limit || vectors == 0) {
         *items = 0;

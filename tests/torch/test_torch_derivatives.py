@@ -268,7 +268,19 @@ def test_a_batch_is_one_call(ops, draw, monkeypatch):
         torch.vmap(ops.depthwise_conv2d, in_dims=(0, None))(draw(5, 2, 3, 6, 6), draw(3, 1, 3, 3))
         torch.vmap(ops.depthwise_conv2d)(draw(5, 2, 3, 6, 6), draw(5, 3, 1, 3, 3))
         torch.vmap(lambda x: ops.upsample_bilinear2d(x, scale=2))(draw(5, 2, 3, 6, 6))
-    assert len(calls) <= 6
+        cell = draw(5, 2, 3), draw(12, 7), draw(12), draw(5, 2, 4), draw(5, 2, 4)
+        torch.vmap(ops.lltm, in_dims=(0, None, None, 0, 0))(*cell)
+    assert len(calls) <= 7
+
+
+def test_batches_of_gradients_of_what_folds(ops, draw):
+    """What was saved for one call serves the batch."""
+    sizes = (2, 3), (12, 7), (12,), (2, 4), (2, 4)
+    leaves = [draw(*size, grad=i in (0, 3, 4)) for i, size in enumerate(sizes)]
+    h, wanted, grads = ops.lltm(*leaves)[0], [leaves[i] for i in (0, 3, 4)], draw(6, 2, 4)
+    got = torch.autograd.grad(h, wanted, grads, is_grads_batched=True, retain_graph=True)
+    each = [torch.autograd.grad(h, wanted, g, retain_graph=True) for g in grads]
+    assert_close(got, tuple(map(torch.stack, zip(*each))))
 
 
 def test_gradients_of_each_example_of_a_convolution(ops, draw):
