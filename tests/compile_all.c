@@ -8,7 +8,6 @@
 // their checked builds, which that program assembles. With --over each kernel is compiled by
 // itself, as after an edit, and those are told that take a processor more milliseconds.
 
-#include <elf.h>
 #include <glob.h>
 #include <libgen.h>
 #include <stdatomic.h>
@@ -32,12 +31,13 @@
 
 enum { MAX_ARCHS = 32, MAX_JOBS = 64, REGISTERS = 1 << 16, MANY_THREADS = 256 };
 
-// Distinct kernels that are compiled at once, for the text before them is the same, and so are the
-// threads of their blocks where these are more than can have all registers.
+// Distinct kernels that are compiled at once, for the text before them is the same. One whose
+// blocks have more than MANY_THREADS, which can have all registers, is alone, and asked what it
+// takes.
 struct group {
     char *prelude, **exprs;
     int n;
-    uint32_t threads; // MANY_THREADS: or fewer
+    uint32_t threads; // of a block; MANY_THREADS: or fewer
 };
 
 // Of one operator.
@@ -64,7 +64,7 @@ static void add_kernel(struct groups *set, const char *prelude, const char *expr
         for (int i = 0; same && i < g->n; i++)
             if (strcmp(g->exprs[i], expr) == 0)
                 return;
-        if (same && !ptxas && !over_ms)
+        if (same && !ptxas && !over_ms && threads == MANY_THREADS)
             break;
     }
     if (!g || g == set->items + set->n) {
@@ -205,41 +205,18 @@ static bool has_variables(const struct compile_output *out)
     return !ptxas && memmem(out->image, out->size, section, strlen(section));
 }
 
-// The most that a kernel of the image takes, as its section .nv.info tells: of attributes of four
-// bytes (format, name, value, or with format 4 the size of what follows), for each kernel the one
-// of that name, whose second word it is.
-static uint32_t most_registers(const struct compile_output *out)
-{
-    enum { SIZED = 4, REGISTER_COUNT = 0x2f };
-    const Elf64_Ehdr *elf = (const void *)out->image;
-    const Elf64_Shdr *s = (const void *)(out->image + elf->e_shoff), *end = s + elf->e_shnum;
-    const char *names = (const char *)out->image + s[elf->e_shstrndx].sh_offset;
-    uint32_t most = 0;
-    while (s < end && strcmp(names + s->sh_name, ".nv.info") != 0)
-        s++;
-    if (s == end)
-        return 0;
-    const uint8_t *info = out->image + s->sh_offset;
-    for (uint64_t at = 0, size; at + 4 <= s->sh_size; at += 4 + size) {
-        uint32_t words[2];
-        size = info[at] == SIZED ? info[at + 2] + info[at + 3] * 256u : 0;
-        if (info[at + 1] != REGISTER_COUNT || size != sizeof words)
-            continue;
-        memcpy(words, info + at + 4, sizeof words);
-        most = words[1] > most ? words[1] : most;
-    }
-    return most;
-}
-
 static bool check_registers(const struct compile_output *out, uint32_t threads, struct opd_err *err)
 {
-    if (ptxas) // the image is PTX
+    uint32_t registers = 0;
+    if (!out->text)
         return true;
-    uint32_t registers = most_registers(out), each = (registers + 7) / 8 * 8; // given out by eights
-    return (registers > 0 && each * threads <= REGISTERS) ||
+    sscanf(out->text, "registers=%u", &registers);
+    uint32_t given = (registers + 7) / 8 * 8; // by eights
+    return (registers > 0 && given * threads <= REGISTERS) ||
            opd_err_set(err, OPD_E_internal,
-                       "a thread takes %u registers, a block of %u has %d each", registers, threads,
-                       REGISTERS / (int)threads);
+                       "a thread takes %u registers, a block of %u has %d each: make it smaller, "
+                       "or give the kernel __launch_bounds__(%u)",
+                       registers, threads, REGISTERS / (int)threads, threads);
 }
 
 static void free_output(struct compile_output *out)
@@ -247,6 +224,7 @@ static void free_output(struct compile_output *out)
     free(out->image);
     free(out->symbol);
     free(out->log);
+    free(out->text);
 }
 
 static void tell_time(const struct compile_input *in, const struct timespec *began)
@@ -309,7 +287,9 @@ static bool find_group(const struct unit *units, int n_units, int at, int *out_u
         return false;
     const struct unit *u = &units[unit];
     const struct group *group = &u->set.items[at / n_archs];
-    *in = (struct compile_input){ .common = u->common,
+    bool asked = group->threads > MANY_THREADS && !ptxas;
+    *in = (struct compile_input){ .kind = asked ? COMPILE_DESCRIBE : COMPILE_IMAGE,
+                                  .common = u->common,
                                   .file = u->source->file,
                                   .folder = u->source->folder,
                                   .source = u->source->text,
