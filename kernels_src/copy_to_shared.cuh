@@ -55,8 +55,9 @@ __device__ __forceinline__ T *copy_run(void *room, const T *from, int count)
 #pragma unroll 1
     for (int i = threadIdx.x; i < head; i += threads)
         copy_to_shared<1>(to + i, from + i, true);
-    if (tail + (int)threadIdx.x < count)
-        copy_to_shared<1>(to + tail + threadIdx.x, from + tail + threadIdx.x, true);
+#pragma unroll 1
+    for (int i = tail + (int)threadIdx.x; i < count; i += threads)
+        copy_to_shared<1>(to + i, from + i, true);
     return to;
 }
 

@@ -10,6 +10,7 @@
 //! doc     The weight may have M filters for each: output channel c then reads input channel c / M.
 //! dtypes  float16 bfloat16 float32 float64
 //! autocast lower
+//! channels_last depthwise_conv2d_nhwc input output
 //! shape   input [N, C, H, W]; weight [CM, 1, KH, KW]
 //! let     SH, SW, PH, PW, DH, DW = stride, padding, dilation; PADDED_H = H + 2*PH; PADDED_W = W + 2*PW
 //! require min(C, H, W, KH, KW) > 0 : "input is {input}, weight is {weight}, expected no 0 but for N in their shapes"

@@ -46,3 +46,21 @@ template <class A, class I> struct axis {
         return (t.low == i ? 1 - t.weight : A(0)) + (t.high == i ? t.weight : A(0));
     }
 };
+
+// Rounded as PyTorch's compiler does it.
+template <class A> __device__ __forceinline__ A mix(A low, A high, A weight)
+{
+    return fma(1 - weight, low, weight * high);
+}
+
+// Where columns of outputs read, for all rows.
+__global__ void upsample_columns(int *__restrict__ low_of, acc_t *__restrict__ weight_of, int64_t W,
+                                 int64_t OW, double step_w, double shift)
+{
+    CUDA_KERNEL_LOOP(ow, OW)
+    {
+        const tap<double, int64_t> x = axis<double, int64_t>(W, OW, step_w, shift).at(ow);
+        low_of[ow] = (int)x.low;
+        weight_of[ow] = (acc_t)x.weight;
+    }
+}

@@ -14,6 +14,7 @@
 //! doc     asymmetric is src = dst * in / out, or dst / scale where scale is given. An unchanged size gives a copy.
 //! dtypes  float16 bfloat16 float32 float64
 //! autocast float32 cuda
+//! channels_last upsample_bilinear2d_nhwc input output
 //! words   mode half_pixel align_corners asymmetric
 //! shape   input [N, C, H, W]
 //! require H > 0 && W > 0 : "input has {H} rows of {W} columns, expected at least one of each"
@@ -100,12 +101,6 @@
 #include "copy_to_shared.cuh"
 #include "upsample_axis.cuh"
 #include "upsample_up.cuh"
-
-// Rounded as PyTorch's compiler does it.
-template <class A> __device__ __forceinline__ A mix(A low, A high, A weight)
-{
-    return fma(1 - weight, low, weight * high);
-}
 
 // Outputs in V columns that are `apart` of each other from `ow` on, `count` rows from `oh` on: the
 // first of them is *out, and if `whole` each row of them is stored at once. The two input rows that
@@ -322,18 +317,7 @@ __global__ void upsample_backward_crowd(const T *__restrict__ grad_output,
         opd::store(grad_input + blockIdx.x, sum);
 }
 
-// The CPU's: the columns' coordinates are worked out once, then a thread makes rows.
-__global__ void upsample_columns(int *__restrict__ low_of, acc_t *__restrict__ weight_of, int64_t W,
-                                 int64_t OW, double step_w, double shift)
-{
-    CUDA_KERNEL_LOOP(ow, OW)
-    {
-        const tap<double, int64_t> x = axis<double, int64_t>(W, OW, step_w, shift).at(ow);
-        low_of[ow] = (int)x.low;
-        weight_of[ow] = (acc_t)x.weight;
-    }
-}
-
+// The CPU's: a thread makes rows.
 template <class T> struct neighbours {
     enum { WIDTH = 512 };
     acc_t low[WIDTH], high[WIDTH];

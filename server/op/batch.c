@@ -58,14 +58,6 @@ bool batch_read(struct reader *r)
     return true;
 }
 
-static const struct shape *find_shape(const struct reader *r, int tensor)
-{
-    for (int i = 0; i < r->body->n_rules; i++)
-        if (r->rules[i].kind == RULE_SHAPE && r->rules[i].tensor == tensor)
-            return &r->rules[i].shape;
-    return NULL;
-}
-
 static bool is_named(const struct batch_line *line, const struct shape_dim *dim)
 {
     for (int i = 0; i < line->n; i++)
@@ -77,7 +69,7 @@ static bool is_named(const struct batch_line *line, const struct shape_dim *dim)
 // The one dimension of a tensor that the line names; behind a pack counted from the end.
 static bool find_named(struct reader *r, const struct batch_line *line, int tensor, int8_t *out)
 {
-    const struct shape *shape = find_shape(r, tensor);
+    const struct shape *shape = reader_find_shape(r, tensor);
     for (int d = 0; shape && d < shape->n; d++) {
         if (!is_named(line, &shape->dims[d]))
             continue;
@@ -93,7 +85,7 @@ static bool find_named(struct reader *r, const struct batch_line *line, int tens
 
 static bool find_begun(struct reader *r, const void *pack, int tensor, int8_t *out)
 {
-    const struct shape *shape = find_shape(r, tensor);
+    const struct shape *shape = reader_find_shape(r, tensor);
     if (shape && shape->pack == 0 && shape->dims[0].slot == *(const int *)pack)
         *out = 0;
     return true;
@@ -135,7 +127,7 @@ static bool check_batch(struct reader *r, const struct op_batch *batch, int line
 static bool add_packs(struct reader *r)
 {
     struct op *op = r->op;
-    const struct shape *first = op->n_outputs > 0 ? find_shape(r, TENSOR_OUTPUT) : NULL;
+    const struct shape *first = op->n_outputs > 0 ? reader_find_shape(r, TENSOR_OUTPUT) : NULL;
     if (!first || first->pack != 0)
         return true;
     int pack = first->dims[0].slot;

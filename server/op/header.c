@@ -162,7 +162,8 @@ static const struct directive {
     { "empty", temps_read_empty, TOP },
     { "deadline", read_deadline, TOP },
     { "autocast", read_autocast, TOP },
-    { "strided", types_read_strided, TOP },
+    { "channels_last", layout_read_channels_last, TOP },
+    { "strided", layout_read_strided, TOP },
     { "linear", batch_read_linear, TOP },
     { "batch", batch_read, TOP },
     { "example", example_read, TOP },
@@ -358,8 +359,8 @@ static bool finish(struct reader *r, struct opd_err *err)
     if (!r->forward && !r->formulas && !r->has_view)
         return fail_header(r, r->op_line, err, "no 'forward' section");
     if ((r->formulas && !formula_finish(r, err)) || !section_end(r) || !section_check_devices(r) ||
-        !schema_check_lists(r) || !view_end(r) || !batch_end(r) || !report_end(r) ||
-        !check_tensors(r, err) || !check_words(r, err))
+        !schema_check_lists(r) || !view_end(r) || !layout_end(r) || !batch_end(r) ||
+        !report_end(r) || !check_tensors(r, err) || !check_words(r, err))
         return false;
     struct op_body *body = r->body;
     body->rules = arena_copy(r->arena, r->rules, (size_t)body->n_rules, sizeof *r->rules);

@@ -103,6 +103,12 @@ struct op_batch {
     int8_t inputs[OP_MAX_INPUTS], outputs[OP_MAX_OUTPUTS], saved[OP_MAX_TEMPS];
 };
 
+// Where inputs lie in memory with their dimension 1 last, an operator that takes them so.
+struct op_channels_last {
+    char op[OP_MAX_NAME]; // "": there is none
+    uint32_t inputs, outputs; // which have that dimension last there
+};
+
 struct op {
     int refs;
     char *file;   // as given to op_parse
@@ -133,6 +139,7 @@ struct op {
     int n_linear;
     uint32_t linear[OP_MAX_LINEAR]; // inputs in which the outputs are linear, the others fixed
     const char *autocast[2];        // on op_autocast_devices; NULL: nothing is said
+    struct op_channels_last channels_last;
 
     struct op_body *body; // shapes, conditions, launches: of op/ alone
 };

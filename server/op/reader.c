@@ -106,3 +106,11 @@ void reader_warn(struct reader *r, int line, const char *fmt, ...)
     va_end(args);
     buf_printf(&r->warnings, "%s%s:%d: %s", r->warnings.size ? "\n" : "", r->op->file, line, text);
 }
+
+const struct shape *reader_find_shape(const struct reader *r, int tensor)
+{
+    for (int i = 0; i < r->body->n_rules; i++)
+        if (r->rules[i].kind == RULE_SHAPE && r->rules[i].tensor == tensor)
+            return &r->rules[i].shape;
+    return NULL;
+}

@@ -49,6 +49,7 @@ struct reader {
     int n_slots, n_packs;
     int op_line; // 0: no `op` yet
     bool has_view;
+    int channels_last_line;
     uint8_t forward; // devices that have a forward section
     struct buf doc, warnings;
     const char *str_defaults[OP_MAX_ATTRS]; // of str attributes, until their words are known
@@ -90,16 +91,21 @@ bool reader_at_launch_word(const struct reader *r);  // does what belongs to a l
 bool reader_at_next_word(const struct reader *r);    // the same, and no name of the file's
 bool reader_optional_expr(struct reader *r, const struct expr **out); // NULL: none stands there
 bool reader_is_float(const struct reader *r, int input); // may it be of a floating dtype?
+const struct shape *reader_find_shape(const struct reader *r, int tensor); // NULL: none yet
 // `by definition`, if it stands there, behind what makes the gradients of these inputs (bits).
 bool reader_by_definition(struct reader *r, uint32_t inputs);
 // Of a file that is served all the same.
 void reader_warn(struct reader *r, int line, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+// layout.c: how tensors lie in memory.
+bool layout_read_strided(struct reader *r);
+bool layout_read_channels_last(struct reader *r);
+bool layout_end(struct reader *r); // once all is read
+
 // types.c
 bool types_read_scalar(struct reader *r);  // `dtypes`: what scalar_t may be
 bool types_read(struct reader *r);         // `type`: another variable or a dtype, and its tensors
-bool types_read_strided(struct reader *r); // `strided`: inputs that are taken as they lie in memory
 
 // schema.c
 bool schema_read(struct reader *r);

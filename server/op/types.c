@@ -74,23 +74,3 @@ bool types_read(struct reader *r)
     op->n_types++;
     return fixed || reader_symbol(r, type->name, SYMBOL_TYPE, op->n_types - 1);
 }
-
-bool types_read_strided(struct reader *r)
-{
-    struct lexer *lx = &r->lx;
-    do {
-        const struct symbol *s = scope_expect_tensor(&r->scope, lx,
-                                                     "the inputs that need not be "
-                                                     "contiguous");
-        if (!s)
-            return false;
-        if (s->index >= TENSOR_OUTPUT)
-            return lex_fail(lx, "'%s' is no input: what an operator makes is contiguous", s->name);
-        struct op_tensor *t = &r->op->inputs[s->index];
-        if (t->alias[0])
-            return lex_fail(lx, "'%s' has a view as result, expected to be contiguous", s->name);
-        t->strided = true;
-        lex_next(lx);
-    } while (lx->token.kind != TOKEN_END);
-    return true;
-}

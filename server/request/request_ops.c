@@ -275,6 +275,28 @@ static void pack_autocast(struct buf *out, const struct op *op)
     pack_map_end(out, map);
 }
 
+static void pack_bits(struct buf *out, const char *key, uint32_t bits)
+{
+    pack_key_array(out, key, (size_t)__builtin_popcount(bits));
+    for (int i = 0; bits >> i; i++)
+        if (bits >> i & 1)
+            pack_int(out, i);
+}
+
+static void pack_channels_last(struct buf *out, const struct op_channels_last *last)
+{
+    pack_str(out, "channels_last");
+    if (!last->op[0]) {
+        pack_nil(out);
+        return;
+    }
+    size_t map = pack_map_begin(out);
+    pack_key_str(out, "op", last->op);
+    pack_bits(out, "inputs", last->inputs);
+    pack_bits(out, "outputs", last->outputs);
+    pack_map_end(out, map);
+}
+
 // `reload`: with its versions, its source and the files that lose to it; NULL: without.
 static void pack_operator(struct buf *out, const struct version *v, const struct reload *reload)
 {
@@ -303,6 +325,7 @@ static void pack_operator(struct buf *out, const struct version *v, const struct
     else
         pack_nil(out);
     pack_autocast(out, op);
+    pack_channels_last(out, &op->channels_last);
     pack_key_array(out, "inputs", (size_t)op->n_inputs);
     for (int i = 0; i < op->n_inputs; i++)
         pack_input(out, op, &op->inputs[i]);

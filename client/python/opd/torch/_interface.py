@@ -63,6 +63,7 @@ def get_key(spec: Spec) -> tuple[Any, ...]:
         info.get("derivable"),
         str(info.get("linear")),
         str(info.get("batch")),
+        str(info.get("channels_last")),
         tuple((i["differentiable"], i["used_backward"], i.get("strided")) for i in spec.inputs),
         tuple((o["used_backward"], o["view"]) for o in spec.outputs),
         spec.shapes,

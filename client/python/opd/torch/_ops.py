@@ -222,6 +222,9 @@ def _make_function(name: str) -> FunctionType:
         if is_dynamo_compiling():
             return _call_compiled(name, *args, **kwargs)
         known = _operators.get(name)
+        last = None if known is None else known.last
+        if last is not None and last.takes(args, kwargs) and _look_up(last.op):
+            return last.call(_functions[last.op], args, kwargs)
         kernels = None if known is None else known.kernels
         if kernels is not None:
             try:
@@ -349,6 +352,7 @@ def _find_operator(name: str) -> Operator:
 
 
 _derivatives.find_operator = _find_operator
+_derivatives.find_if_any = lambda name: _operators[name] if _look_up(name) else None
 
 
 def _after_fork() -> None:

@@ -26,6 +26,7 @@ from .._spec import Spec, python_name
 from ..errors import OpdError
 from . import _derivatives as derivatives
 from ._autocast import cast, register_autocast
+from ._channels_last import ChannelsLast
 from ._direct import MISS
 from ._draft import find_drafting
 from ._dtypes import BY_NAME, Desc, describe_all, parse_inputs, refuse_class, to_wire, write_inputs
@@ -92,6 +93,7 @@ class Operator:
         self.linear: list[list[int]] = spec.info.get("linear", [])
         self.batches = find_batches(spec)
         self.broadcasts = bool(spec.info["broadcasts"])
+        self.last = ChannelsLast(spec) if spec.info.get("channels_last") else None
         self.floating = ["float" in o["dtypes"][0] for o in spec.outputs]
         self.attr_arguments = list(spec.attrs)
         self._arguments = [
@@ -216,7 +218,13 @@ class Operator:
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         values = self._bind(args, kwargs)
         tensors = self._flatten(values)
-        return self._express(values) if is_exported(tensors) else self._trace(values, tensors)
+        if is_exported(tensors):
+            return self._express(values)
+        if self.last is not None and self.last.takes(args, kwargs):
+            twin = derivatives.find_if_any(self.last.op)
+            if twin is not None:
+                return self.last.call(twin.overload, args, kwargs)
+        return self._trace(values, tensors)
 
     def _flatten(self, values: tuple[Any, ...]) -> Sequence[Any]:
         """The tensors among all arguments, one after the other."""

@@ -46,6 +46,11 @@ class _depthwise_conv2d(Operator):
 
     def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: int | Sequence[int] = (1, 1), padding: int | Sequence[int] = (0, 0), dilation: int | Sequence[int] = (1, 1)) -> Tensor: ...
 
+class _depthwise_conv2d_nhwc(Operator):
+    """depthwise_conv2d of [N, H, W, C]; output is [N, OH, OW, C*M]. weight is as there."""
+
+    def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: int | Sequence[int] = (1, 1), padding: int | Sequence[int] = (0, 0), dilation: int | Sequence[int] = (1, 1)) -> Tensor: ...
+
 class _div(Operator):
     """input / other, elementwise; shapes broadcast."""
 
@@ -170,6 +175,11 @@ class _upsample_bilinear2d(Operator):
 
     def __call__(self, input: Tensor, *, size: int | Sequence[int] | None = None, scale: float | Sequence[float] | None = None, mode: Literal['half_pixel', 'align_corners', 'asymmetric'] = 'half_pixel') -> Tensor: ...
 
+class _upsample_bilinear2d_nhwc(Operator):
+    """upsample_bilinear2d of [N, H, W, C]; output is [N, OH, OW, C]."""
+
+    def __call__(self, input: Tensor, *, size: int | Sequence[int] | None = None, scale: float | Sequence[float] | None = None, mode: Literal['half_pixel', 'align_corners', 'asymmetric'] = 'half_pixel') -> Tensor: ...
+
 class Ops:
     def __getitem__(self, name: str) -> Any: ...
     def __iter__(self) -> Iterator[str]: ...
@@ -181,6 +191,7 @@ class Ops:
     adam_steps: _adam_steps
     add: _add
     depthwise_conv2d: _depthwise_conv2d
+    depthwise_conv2d_nhwc: _depthwise_conv2d_nhwc
     div: _div
     elu: _elu
     flatten: _flatten
@@ -201,3 +212,4 @@ class Ops:
     sub: _sub
     tanh: _tanh
     upsample_bilinear2d: _upsample_bilinear2d
+    upsample_bilinear2d_nhwc: _upsample_bilinear2d_nhwc

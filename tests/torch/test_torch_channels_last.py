@@ -1,0 +1,136 @@
+"""Inputs that lie as channels_last: the operators that take them so, without a copy."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
+from torch_fixtures import device, draw, ops, torch_daemon  # noqa: F401
+
+import opd.torch
+
+LAST = torch.channels_last
+
+
+def is_last(tensor):
+    return tensor.is_contiguous(memory_format=LAST) and not tensor.is_contiguous()
+
+
+@pytest.fixture
+def image(draw):
+    def make(*shape, dtype=torch.float32, grad=True):
+        return draw(*shape, dtype=dtype).to(memory_format=LAST).requires_grad_(grad)
+
+    return make
+
+
+CALLS = {
+    "depthwise_conv2d": lambda f, x, w: f(x, w, padding=1),
+    "upsample_bilinear2d": lambda f, x, w: f(x, scale=2),
+}
+THEIRS = {
+    "depthwise_conv2d": lambda x, w: F.conv2d(x, w, padding=1, groups=len(w)),
+    "upsample_bilinear2d": lambda x, w: F.interpolate(x, scale_factor=2, mode="bilinear"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_results_and_gradients_are_channels_last(ops, image, draw, name):
+    x, w = image(2, 12, 9, 7), draw(12, 1, 3, 3, dtype=torch.float32)
+    for _ in range(3):  # by the daemon, then in this process
+        y, expected = CALLS[name](ops[name], x, w), THEIRS[name](x, w)
+        assert is_last(y) and y.shape == expected.shape
+        assert_close(y, expected, rtol=1e-5, atol=1e-5)
+        grad = torch.ones_like(y)
+        (slope,), (theirs,) = (torch.autograd.grad(t, x, grad) for t in (y, expected))
+        assert is_last(slope)
+        assert_close(slope, theirs, rtol=1e-5, atol=1e-5)
+    given = CALLS[name](lambda x, *a, **k: ops[name](*a, input=x, **k) if not a else ops[name](x, *a, **k), x, w)
+    assert is_last(given)
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("overload", [False, True])
+def test_nothing_is_copied(ops, image, draw, name, overload):
+    x, w = image(1, 8, 6, 5, grad=False), draw(8, 1, 3, 3, dtype=torch.float32)
+    given = {"depthwise_conv2d": ((x, w), {"padding": [1, 1]}), "upsample_bilinear2d": ((x,), {"size": [12, 10]})}
+    args, kwargs = given[name]
+    for _ in range(3):
+        with torch.profiler.profile() as seen:
+            y = (ops[name].overload if overload else ops[name])(*args, **kwargs)
+        assert is_last(y)
+        assert not {e.name for e in seen.events()} & {"aten::contiguous", "aten::copy_", "aten::clone"}
+
+
+def test_contiguous_inputs_are_taken_as_ever(ops, draw):
+    w = draw(8, 1, 3, 3, dtype=torch.float32)
+    for shape in ((2, 8, 6, 5), (2, 8, 1, 1), (1, 8, 6, 5)):
+        assert ops.depthwise_conv2d(draw(*shape, dtype=torch.float32), w, padding=1).is_contiguous()
+    askew = draw(2, 8, 5, 6, dtype=torch.float32).transpose(2, 3)
+    assert ops.depthwise_conv2d(askew, w, padding=1).is_contiguous()
+
+
+def test_derivatives(ops, image, draw):
+    x, w = image(1, 3, 4, 4, dtype=torch.float64), draw(3, 1, 3, 3, dtype=torch.float64, grad=True)
+
+    def call(x, w):
+        return ops.depthwise_conv2d(x, w, padding=1)
+
+    assert torch.autograd.gradcheck(call, (x, w)) and torch.autograd.gradgradcheck(call, (x, w))
+    plain, tangent = x.detach(), torch.ones_like(x)
+    made = torch.func.jvp(lambda x: call(x, w.detach()), (plain,), (tangent,))[1]
+    assert_close(made, call(tangent, w.detach()))
+    batch = torch.stack([x.detach().contiguous(), 2 * x.detach().contiguous()])
+    batch = batch.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
+    assert_close(torch.vmap(lambda x: call(x, w))(batch), torch.stack([call(x, w) for x in batch]))
+    torch.library.opcheck(ops.depthwise_conv2d.overload, (x, w), {"padding": [1, 1]})
+
+
+def test_compile_and_autocast(ops, image, draw):
+    w = draw(8, 1, 3, 3, dtype=torch.float32)
+    compiled = torch.compile(lambda x: ops.depthwise_conv2d(x, w, padding=1).relu(), backend="aot_eager",
+                             fullgraph=True, dynamic=True)  # fmt: skip
+    for shape in ((2, 8, 6, 5), (3, 8, 9, 4)):
+        x = image(*shape)
+        y = compiled(x)
+        assert is_last(y)
+        assert_close(y, THEIRS["depthwise_conv2d"](x, w).relu(), rtol=1e-5, atol=1e-5)
+    with torch.autocast(x.device.type, torch.bfloat16):
+        y = ops.depthwise_conv2d(x, w, padding=1)
+    assert y.dtype == torch.bfloat16 and is_last(y)
+
+
+SCALE = """
+//! op      {name}(Tensor x, Tensor k) -> (Tensor y, Tensor total)
+//! dtypes  float32
+//! shape   x [{dims}]; k [C]; y [{dims}]; total [N]
+//! {line}
+//! forward
+//!   kernel  scale threads N by 1
+__global__ void scale(const float *x, const float *k, float *y, float *total, int64_t C, int64_t H, int64_t W)
+{{
+    float sum = 0;
+    for (int64_t c = 0; c < C; c++)
+        for (int64_t p = 0; p < H * W; p++) {{
+            const int64_t i = blockIdx.x * C * H * W + {index};
+            y[i] = x[i] * k[c];
+            sum += y[i];
+        }}
+    total[blockIdx.x] = sum;
+}}
+"""
+
+
+def test_an_operator_of_ones_own(ops, image, draw, torch_daemon):
+    client = torch_daemon.connect()
+    client.load(SCALE.format(name="scale_planes", dims="N, C, H, W", index="c * H * W + p",
+                             line="channels_last scale_last x y"), shared=True)  # fmt: skip
+    x, k = image(2, 3, 4, 5, grad=False), draw(3, dtype=torch.float32)
+    y, total = ops.scale_planes(x, k)
+    assert y.is_contiguous()  # there is no such operator yet
+    expected = x * k[:, None, None]
+    assert_close(y, expected)
+    client.load(SCALE.format(name="scale_last", dims="N, H, W, C", index="p * C + c", line=""), shared=True)
+    y, total = ops.scale_planes(x, k)
+    assert is_last(y)
+    assert_close(y, expected)
+    assert_close(total, expected.sum((1, 2, 3)))
