@@ -95,6 +95,12 @@ def upsample(b):
         yield from cases.upsample(b.make, shape, to)
 
 
+def channels_last(b):
+    """Those of depthwise and upsample on both sides so: PyTorch cannot pick NCHW, nor opd."""
+    yield from cases.channels_last(depthwise(b))
+    yield from cases.channels_last(upsample(b))
+
+
 def lltm(b):
     for sizes in b.pick([(256, 1024, 1024), (64, 256, 512), (16, 32, 128)], 3):
         yield from cases.recurrent(b.make, *sizes)
@@ -109,7 +115,8 @@ def pcl_loss(b):
     yield from cases.pcl_loss(b.make, 2000, 21, 100)
 
 
-GROUPS = {g.__name__: g for g in [depthwise, upsample, lltm, lltm_sequence, pcl_loss, elementwise, broadcast, rows]}
+GROUPS = {g.__name__: g for g in [depthwise, upsample, channels_last, lltm, lltm_sequence, pcl_loss, elementwise,
+                                  broadcast, rows]}  # fmt: skip
 
 
 # ---- measuring
@@ -141,14 +148,11 @@ def bytes_of(tensors):
 
 def find_ways(case, compiles, quick):
     """(name, function, inputs, cudnn.benchmark) of each that a user can pick; quick: of most."""
-    formats = {"": case.inputs}
-    if case.image:
-        last = [t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t for t in case.inputs]
-        formats = {" NCHW": case.inputs, " NHWC": last}
+    formats = {f" {name}": cases.as_format(name, case.inputs) for name in case.formats} or {"": case.inputs}
     for name, inputs in formats.items():
-        if not (case.image and quick):
+        if not (case.formats and quick):
             yield f"eager{name}", case.theirs, inputs, False
-        if case.image:
+        if case.formats:
             yield f"eager{name}, cudnn.benchmark", case.theirs, inputs, True
     # torch.compile leaves a convolution to the same libraries: one batch shows it.
     if compiles and (len(case.inputs[0]) == 32 or not case.operator.startswith("depthwise")):
@@ -354,7 +358,8 @@ def draw(path, rows, card):
         points = [
             (r.group, r.flops / r.moved, r.flops / r.ours, f"{r.operator} {r.direction}, {r.shape}")
             for r in rows
-            if r.dtype == dtype and (r.group != "depthwise" or r.shape.startswith("32×"))
+            if r.dtype == dtype and r.group != "channels_last"
+            and (r.group != "depthwise" or r.shape.startswith("32×"))
         ]
         if points:
             panels.append((dtype, card[dtype], points))

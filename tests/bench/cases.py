@@ -4,7 +4,7 @@ A generator for each family takes shapes and gives cases; it draws their tensors
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ class Case:
     flops: float = 0  # of forward; a function such as exp counts as one
     back: float = 2  # times that in backward; 0: there is none
     reads: bool = True  # backward reads the inputs
-    image: bool = False  # the inputs may be channels_last
+    formats: tuple[str, ...] = ()  # of images, those that PyTorch's side may have
     compiled: Any = None  # makes of torch.compile's what is called; None: it compiles `theirs` whole
     same_slopes: bool = True
     wanted: list[int] = field(default_factory=list)  # inputs whose gradients are compared; none: all
@@ -108,6 +108,21 @@ def rows(make, m, n):
 
 # ---- images
 
+FORMATS = ("NCHW", "NHWC")
+
+
+def as_format(name, tensors):
+    """Images in that memory format, weights too."""
+    layout = torch.channels_last if name == "NHWC" else torch.contiguous_format
+    return [t.contiguous(memory_format=layout) if t.dim() == 4 else t for t in tensors]
+
+
+def channels_last(found):
+    """The same, of images that lie so on both sides."""
+    for case in found:
+        yield replace(case, operator=f"{case.operator}, channels_last", formats=("NHWC",),
+                      inputs=as_format("NHWC", case.inputs))  # fmt: skip
+
 
 def depthwise(make, batch, channels, size, kernel, stride):
     x, weight = make.normal(batch, channels, size, size), make.normal(channels, 1, kernel, kernel, scale=0.1)
@@ -122,7 +137,7 @@ def depthwise(make, batch, channels, size, kernel, stride):
     flops = 2 * batch * channels * ((size - 1) // stride + 1) ** 2 * kernel**2
     name = f"depthwise {kernel}×{kernel}" if kernel <= 7 else "depthwise 13×13 to 31×31"
     text = f"{spell(x.shape)}, {kernel}×{kernel}" + (f", stride {stride}" if stride > 1 else "")
-    yield Case(name, text, ours, theirs, [x, weight, bias], flops, image=True)
+    yield Case(name, text, ours, theirs, [x, weight, bias], flops, formats=FORMATS)
 
 
 def upsample(make, shape, to):
@@ -137,7 +152,7 @@ def upsample(make, shape, to):
             return ops.upsample_bilinear2d(x, size=to, mode=mode)
 
         flops = 8 * shape[0] * shape[1] * to[0] * to[1]
-        yield Case("upsample_bilinear2d", f"{text}, {mode}", ours, theirs, [x], flops, 1, False, image=True)
+        yield Case("upsample_bilinear2d", f"{text}, {mode}", ours, theirs, [x], flops, 1, False, formats=FORMATS)
 
 
 # ---- cells
