@@ -187,21 +187,25 @@ __global__ void sum_taps_rows(const T *__restrict__ input, const T *__restrict__
             const T *g = grad_output + row * OW * CM + c,
                     *line = input + (row / OH * H + ih) * W * C;
             const bool reads = ih >= 0 && ih < H;
+            channels_t here[BESIDE + 1] = {}; // of this row, so that few are added one by one
             for (int64_t ow = 0; ow < OW && (reads || first == 0); ow++) {
                 const channels_t of = load_channels(g + ow * CM, n);
-                sum[BESIDE] += of;
+                here[BESIDE] += of;
                 const int64_t x = ow * SW - PW + kw * DW;
                 const bool inside = x >= 0 && x + (BESIDE - 1) * DW < W;
                 if (reads && inside)
 #pragma GCC unroll 8
                     for (int k = 0; k < BESIDE; k++)
-                        sum[k] += of * load_sources(line + (x + k * DW) * C, c, m, n);
+                        here[k] += of * load_sources(line + (x + k * DW) * C, c, m, n);
                 else if (reads)
 #pragma GCC unroll 8
                     for (int k = 0; k < BESIDE; k++)
                         if (x + k * DW >= 0 && x + k * DW < W)
-                            sum[k] += of * load_sources(line + (x + k * DW) * C, c, m, n);
+                            here[k] += of * load_sources(line + (x + k * DW) * C, c, m, n);
             }
+#pragma GCC unroll 8
+            for (int k = 0; k < BESIDE + 1; k++)
+                sum[k] += here[k];
         }
     });
     acc_t *to = partial + blockIdx.z * (KH * KW + 1) * CM + c;

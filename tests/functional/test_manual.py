@@ -216,6 +216,9 @@ def complete_op(line):
     return lines, f"\n__global__ void make({', '.join(f'scalar_t *{name}' for name in made)}) {{ }}\n"
 
 
+MAKE = "\n__global__ void make(scalar_t *y) { }\n"
+
+
 def complete(rule, sample):
     """An operator that has the line, and its code."""
     lines, (word, *rest) = BASE.splitlines(), sample.split()
@@ -223,6 +226,9 @@ def complete(rule, sample):
         return complete_op(sample)
     if word == "view":
         return ["op f(Tensor(a) x) -> Tensor(a) v", "dtypes float32", "shape x v [N]", sample], ""
+    if word == "channels_last":
+        shapes = "shape x y [N, C, H, W]"
+        return ["op f(Tensor x) -> Tensor y", "dtypes float32", shapes, sample, "forward", "kernel make"], MAKE
     if "[[" in sample:
         return ["op f(Tensor[] x) -> Tensor[] y", "dtypes float32", "formula y = x", sample], ""
     if "chunks" in rest:

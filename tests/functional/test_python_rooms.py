@@ -15,7 +15,7 @@ ORDER = """
     _prepared _ops _load client _aio_loop _aio_stream _aio_link _aio_tensor _aio_ops aio _notebook __init__
     torch._dtypes torch._library torch._direct torch._options torch._interface torch._schema torch._stamps
     torch._transport torch._prepared torch._daemon torch._host torch._cuda torch._session
-    torch._view torch._draft torch._sharing torch._shapes torch._vmap torch._autocast
+    torch._view torch._draft torch._sharing torch._shapes torch._vmap torch._autocast torch._channels_last
     torch._onnx torch._functionalize torch._derivatives torch._function torch._loader torch._inproc torch._register
     torch._lists_here torch._lists
     torch._ops torch._namespace torch._layers

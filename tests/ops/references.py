@@ -272,6 +272,29 @@ REFERENCES = {
     ),
 }
 
+
+def add_last(name, *more):
+    """NAME_nhwc: a third of the cases, with dimension 1 of the image as its last, and more."""
+    reference, found = REFERENCES[name]
+
+    def run(input, *others, **attrs):
+        return reference(input.permute(0, 3, 1, 2), *others, **attrs).permute(0, 2, 3, 1)
+
+    moved = [([[s[0][0], *s[0][2:], s[0][1]], *s[1:]], attrs) for s, attrs in [*found[::3], *more]]
+    REFERENCES[f"{name}_nhwc"] = run, moved
+
+
+# Channels of several blocks, of parts of one, of odd numbers.
+add_last("depthwise_conv2d", conv_case([2, 36, 14, 9], 1, (3, 3), padding=1),
+         conv_case([1, 65, 9, 30], 1, (5, 5), padding=2), conv_case([2, 100, 11, 8], 1, (7, 7), padding=3),
+         conv_case([1, 72, 13, 17], 1, (3, 3), padding=1, stride=2), conv_case([1, 40, 14, 20], 1, (13, 13), padding=6),
+         conv_case([2, 33, 8, 35], 1, (31, 31), padding=15), conv_case([1, 48, 9, 9], 1, (3, 15), padding=[1, 7]),
+         conv_case([1, 34, 12, 12], 1, (4, 5), padding=2, dilation=2, stride=2))  # fmt: skip
+add_last("upsample_bilinear2d", *(([[n, c, h, w]], {"size": size, "mode": mode}) for n, c, h, w, size, mode in [
+    (2, 64, 1, 1, [33, 33], "half_pixel"), (1, 40, 3, 2, [70, 31], "half_pixel"),
+    (2, 21, 13, 13, [104, 104], "align_corners"), (1, 34, 4, 300, [5, 700], "half_pixel"),
+    (1, 48, 30, 20, [13, 11], "asymmetric")]))  # fmt: skip
+
 # Operators that no row can describe, and where they are tested.
 ELSEWHERE = {"sgd_step": "test_optimizers.py", "adam_step": "test_optimizers.py",
              "sgd_steps": "test_optimizers.py", "adam_steps": "test_optimizers.py",

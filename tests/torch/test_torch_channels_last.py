@@ -122,15 +122,19 @@ __global__ void scale(const float *x, const float *k, float *y, float *total, in
 
 def test_an_operator_of_ones_own(ops, image, draw, torch_daemon):
     client = torch_daemon.connect()
-    client.load(SCALE.format(name="scale_planes", dims="N, C, H, W", index="c * H * W + p",
-                             line="channels_last scale_last x y"), shared=True)  # fmt: skip
+
+    def load(name, dims, index, line=""):
+        client.load(SCALE.format(name=name, dims=dims, index=index, line=line), shared=True)
+
+    load("scale_planes", "N, C, H, W", "c * H * W + p", "channels_last scale_last x y")
     x, k = image(2, 3, 4, 5, grad=False), draw(3, dtype=torch.float32)
     y, total = ops.scale_planes(x, k)
     assert y.is_contiguous()  # there is no such operator yet
     expected = x * k[:, None, None]
     assert_close(y, expected)
-    client.load(SCALE.format(name="scale_last", dims="N, H, W, C", index="p * C + c", line=""), shared=True)
+    load("scale_last", "N, H, W, C", "p * C + c")
     y, total = ops.scale_planes(x, k)
     assert is_last(y)
     assert_close(y, expected)
     assert_close(total, expected.sum((1, 2, 3)))
+    client.close()  # its operators are of the other device's test now
