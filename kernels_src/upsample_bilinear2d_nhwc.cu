@@ -132,6 +132,7 @@ __global__ void __launch_bounds__(256)
     const int w = part * BACK_W, width = min(BACK_W, W - w), channels = min(CH, C - set * CH);
     const axis<acc_t, int> rows(H, OH, step_h, shift), columns(W, OW, step_w, shift);
     const int tid = (int)threadIdx.x;
+#pragma unroll 1
     for (int i = tid; i < width + 2; i += 256)
         first_of[i] = columns.find(w - 1 + i);
     if (tid < 2)
@@ -139,8 +140,10 @@ __global__ void __launch_bounds__(256)
     __syncthreads();
     const int left = first_of[0], wide = first_of[width + 1] - left, top = rows_of[0],
               tall = rows_of[1] - top;
+#pragma unroll 1
     for (int i = tid; i < tall; i += 256)
         down[i] = axis<acc_t, int>::share(rows.at(top + i), h);
+#pragma unroll 1
     for (int i = tid; i < wide; i += 256) {
         const tap<acc_t, int> x = columns.at(left + i);
         low_of[i] = x.low;
@@ -152,6 +155,7 @@ __global__ void __launch_bounds__(256)
     const bool whole = opd::is_aligned(grad_output, V * sizeof(T)),
                whole_in = opd::is_aligned(grad_input, V * sizeof(T));
     const T *from = grad_output + (((int64_t)n * OH + top) * OW + left) * C + set * CH;
+#pragma unroll 1
     for (int i = tid; i < wide * vecs; i += 256) {
         const int x = i / vecs, c = (i - x * vecs) * V;
         const T *g = from + (int64_t)x * C + c;
@@ -169,6 +173,7 @@ __global__ void __launch_bounds__(256)
     }
     __syncthreads();
     T *to = grad_input + ((int64_t)row * W + w) * C + set * CH;
+#pragma unroll 1
     for (int i = tid; i < width * vecs; i += 256) {
         const int at = i / vecs, c = (i - at * vecs) * V;
         acc_t sum[V] = {};
