@@ -10,7 +10,6 @@
 //! doc     The weight may have M filters for each: output channel c then reads input channel c / M.
 //! dtypes  float16 bfloat16 float32 float64
 //! autocast lower
-//! channels_last depthwise_conv2d_nhwc input output
 //! shape   input [N, C, H, W]; weight [CM, 1, KH, KW]
 //! let     SH, SW, PH, PW, DH, DW = stride, padding, dilation; PADDED_H = H + 2*PH; PADDED_W = W + 2*PW
 //! require min(C, H, W, KH, KW) > 0 : "input is {input}, weight is {weight}, expected no 0 but for N in their shapes"
@@ -23,6 +22,7 @@
 //! shape   bias [CM]; output [N, CM, OH, OW]
 //! batch   N; C CM
 //! linear  input bias; weight bias
+//! channels_last depthwise_conv2d_nhwc input output when CM == C && KH*KW <= 49 && max(SH, SW, DH, DW) <= 2
 //! let     M = CM / C; VEC = 16 / sizeof(scalar_t); TAPS = KW <= 7 ? KW : 0; SMALL = max(KH, KW) <= 7 && \
 //!           max(SH, SW, DH, DW) <= 2 && fits32(HW, 2*H + 4*PH, 2*W + 4*PW, N*CM*(OH + 8)*OW, N*C*(H + 8*SH)*(W + 2))
 //! let     ROWS = KH <= 5 && OH >= 8 && N*CM*OHW >= 4194304 ? 8 : 4; GROUPS = cdiv(OH, ROWS); QUADS = cdiv(OH, 4)

@@ -24,20 +24,25 @@
 //! let     CHUNKS = cdiv(C, 32); CH = CHUNKS > 1 ? 8*cdiv(cdiv(C, CHUNKS), 8) : C; ROWS = SH > 1 ? 4 : OH % 7 == 0 ? 7 : 8
 //! let     WIDE = (TAPS <= 25 || TURNS > 1) && OW >= 16 && SW == 1 ? 4 : 2
 //! let     BACKWARD, TOP, LEFT, LEAD_H, LEAD_W = 0, -PH, -PW, 0, 0
-//! let     ACROSS = cdiv(OW + LEAD_W, WIDE); ALONG = cdiv(ACROSS, max(1, 256 / CH)); STRIPS = cdiv(ACROSS, ALONG)
-//! let     DOWN = cdiv(OH + LEAD_H, ROWS); TILES = N*DOWN*ALONG; COLUMNS = STRIPS*WIDE
 //! let     TILE_H = BACKWARD ? (ROWS - 1) / SH + REACH_H / SH + 1 : (ROWS - 1)*SH + REACH_H + 1
+// As many strips as 64 KB of shared memory have room for, of gradients of weights beside the outputs' GRADS.
+//! let     GRADS = 0; PIXEL = CH*sizeof(scalar_t)
+//! let     FIT = (64500 - (TAPS + TILE_H*(REACH_W + 1))*PIXEL) / ((TILE_H*SW + GRADS*ROWS)*WIDE*PIXEL)
+//! let     ACROSS = cdiv(OW + LEAD_W, WIDE); ALONG = cdiv(ACROSS, max(1, min(256 / CH, FIT))); STRIPS = cdiv(ACROSS, ALONG)
+//! let     DOWN = cdiv(OH + LEAD_H, ROWS); TILES = N*DOWN*ALONG; COLUMNS = STRIPS*WIDE
 //! let     TILE_W = BACKWARD ? (COLUMNS - 1) / SW + REACH_W / SW + 1 : (COLUMNS - 1)*SW + REACH_W + 1
-//! let     SHARED = max((TILE_H*TILE_W + TAPS)*CH*sizeof(scalar_t) + 272, CH*STRIPS*min(TAPS + 1, 16)*sizeof(acc_t))
+//! let     SHARED = max((TILE_H*TILE_W + TAPS + GRADS*ROWS*COLUMNS)*PIXEL + 288, CH*STRIPS*min(TAPS + 1, 16)*sizeof(acc_t))
 //! let     TILED = cuda && M == 1 && TAPS <= 49 && max(SH, SW, DH, DW) <= 2 && (TURNS == 1 || SH*SW == 1) \
-//!           && SHARED <= 98304 && fits32(TILES*CHUNKS, H*W*C, OH*OW*C, 4*(H + OH), 4*(W + OW))
+//!           && SHARED <= 65536 && TURNS <= 65535 && fits32(TILES*CHUNKS, H*W*C, OH*OW*C, 4*(H + OH), 4*(W + OW))
 //! again   BACK : H, W, OH, OW, BACKWARD, LEAD_H, LEAD_W, TOP, LEFT, ROWS = OH, OW, H, W, 1, PH % SH, PW % SW, \
 //!           PH / SH - WHOLE_H / SH, PW / SW - REACH_W / SW, SH == 1 && H % 7 == 0 ? 7 : 8
+//! again   WEIGHT : GRADS = 1
 // What is left: FEW channels a thread, BESIDE taps. PARTS: what gradients of weights are summed in.
 //! let     FEW = M > 1 ? 1 : gcd(C, 4); BESIDE = KW <= 7 ? KW : 1; TALL = KH*cdiv(KW, BESIDE)
 //! let     LANES = min(32, pow2(CM / FEW)); SETS = cpu ? cdiv(CM, 64 / sizeof(acc_t)) : cdiv(CM / FEW, LANES)
 //! let     RESIDENT = 132*(TAPS <= 9 ? 4 : TAPS <= 25 ? 3 : 2); OUTPUTS = N*OH*OW
-//! let     PARTS = max(1, TILED ? min(TILES, RESIDENT / (CHUNKS*TURNS)) : cpu ? min(cdiv(64, SETS*TALL), OUTPUTS / 4096) \
+//! let     PARTS = max(1, WEIGHT.TILED ? min(WEIGHT.TILES, RESIDENT / (CHUNKS*TURNS)) \
+//!           : cpu ? min(cdiv(64, SETS*TALL), OUTPUTS / 4096) \
 //!           : min(cdiv(1024, SETS*TALL), OUTPUTS / 1024))
 //! scratch packed [KH*KW, CM]; partial acc_t [PARTS, KH*KW + 1, CM]
 //! empty   output grad_input grad_weight grad_bias
@@ -58,12 +63,11 @@
 //!   kernel  gather_last_rows otherwise cpu threads N*H by 1
 //!   kernel  gather_last<scalar_t, FEW> otherwise !BACK.TILED threads N*H*W*(C / FEW)
 //! backward grad_weight grad_bias
-//!   kernel  depthwise_last_grad_weight when TILED grid CHUNKS*PARTS, TURNS block CH*STRIPS
-//!   shared  SHARED + ROWS*COLUMNS*CH*sizeof(scalar_t) + 16
-//!   kernel  sum_taps_rows<scalar_t, BESIDE> otherwise cpu grid SETS, TALL, PARTS block 1
-//!   kernel  sum_taps<scalar_t, FEW, BESIDE, LANES> otherwise grid SETS, TALL, PARTS block 256
+//!   kernel  depthwise_last_grad_weight when WEIGHT.TILED as WEIGHT grid CHUNKS*PARTS, TURNS block CH*STRIPS shared SHARED
+//!   kernel  sum_taps_rows<scalar_t, BESIDE> otherwise cpu grid SETS*TALL, PARTS block 1
+//!   kernel  sum_taps<scalar_t, FEW, BESIDE, LANES> otherwise grid SETS*TALL, PARTS block 256
 //!   kernel  join_taps_rows when cpu threads CM*(KH*KW + 1)
-//!   kernel  join_taps otherwise grid cdiv(CM, 32), KH*KW + 1 block 512
+//!   kernel  join_taps otherwise grid cdiv(CM, 32)*(KH*KW + 1) block 512
 
 #include "channels.cuh"
 #include "depthwise_last.cuh"
@@ -165,13 +169,15 @@ template <class T, int V, int COLUMNS, int LANES>
 __global__ void sum_taps(const T *__restrict__ input, const T *__restrict__ grad_output,
                          acc_t *__restrict__ partial, int64_t N, int64_t H, int64_t W, int64_t OH,
                          int64_t OW, int64_t CM, int64_t M, int64_t KH, int64_t KW, int64_t SH,
-                         int64_t SW, int64_t PH, int64_t PW, int64_t DH, int64_t DW, int64_t PARTS)
+                         int64_t SW, int64_t PH, int64_t PW, int64_t DH, int64_t DW, int64_t SETS,
+                         int64_t PARTS)
 {
     enum { OTHERS = 256 / LANES };
     const int lane = (int)threadIdx.x % LANES, other = (int)threadIdx.x / LANES;
-    const int64_t c = ((int64_t)blockIdx.x * LANES + lane) * V, C = CM / M, outputs = N * OH * OW,
-                  share = (outputs + PARTS - 1) / PARTS, part = blockIdx.z;
-    const int64_t first = (int64_t)blockIdx.y * COLUMNS, kh = first / KW, kw = first % KW;
+    const int64_t tall = blockIdx.x / SETS, set = blockIdx.x - tall * SETS, part = blockIdx.y;
+    const int64_t c = (set * LANES + lane) * V, C = CM / M, outputs = N * OH * OW,
+                  share = (outputs + PARTS - 1) / PARTS;
+    const int64_t first = tall * COLUMNS, kh = first / KW, kw = first % KW;
     const bool whole = opd::is_aligned(input, V * sizeof(T)),
                whole_out = opd::is_aligned(grad_output, V * sizeof(T)), inside = c < CM;
     acc_t sum[COLUMNS + 1][V] = {};

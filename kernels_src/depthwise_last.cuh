@@ -290,7 +290,8 @@ __global__ void join_taps(const acc_t *__restrict__ partial, T *__restrict__ gra
 {
     __shared__ acc_t sums[JOIN_SLICES][32];
     const int lane = (int)threadIdx.x % 32, slice = (int)threadIdx.x / 32;
-    const int64_t c = (int64_t)blockIdx.x * 32 + lane, tap = blockIdx.y, apart = (KH * KW + 1) * CM;
+    const int64_t sets = (CM + 31) / 32, tap = blockIdx.x / sets, apart = (KH * KW + 1) * CM;
+    const int64_t c = (blockIdx.x - tap * sets) * 32 + lane;
     acc_t sum = 0;
 #pragma unroll 4
     for (int64_t part = slice; part < PARTS && c < CM; part += JOIN_SLICES)

@@ -116,14 +116,14 @@ __global__ void gather_level_rows(const T *__restrict__ grad_output, const T *__
 struct reach {
     int64_t first = 0, step = 1, out = 0, down;
 
-    reach(int64_t at, int64_t S, int64_t D)
+    reach(int64_t at, int64_t S, int64_t D, int64_t K)
     {
-        while (step * D % S != 0)
+        while (step < K && step * D % S != 0)
             step++;
         while (first < step && (at - first * D) % S != 0)
             first++;
         if (first == step)
-            first = INT64_MAX; // none
+            first = K; // none
         else
             out = (at - first * D) / S;
         down = step * D / S;
@@ -139,10 +139,10 @@ __global__ void gather_last_rows(const T *__restrict__ grad_output, const T *__r
 {
     CUDA_KERNEL_LOOP(row, count)
     {
-        const reach rows(row % H + PH, SH, DH);
+        const reach rows(row % H + PH, SH, DH, KH);
         const T *image = grad_output + row / H * OH * OW * CM;
         for (int64_t w = 0; w < W; w++) {
-            const reach columns(w + PW, SW, DW);
+            const reach columns(w + PW, SW, DW, KW);
             const auto gather = [&](int64_t c, int64_t m, int64_t n) {
                 channels_t sum = {};
                 int64_t oh = rows.out;
@@ -175,11 +175,11 @@ __global__ void sum_taps_rows(const T *__restrict__ input, const T *__restrict__
                               acc_t *__restrict__ partial, int64_t N, int64_t H, int64_t W,
                               int64_t OH, int64_t OW, int64_t C, int64_t CM, int64_t M, int64_t KH,
                               int64_t KW, int64_t SH, int64_t SW, int64_t PH, int64_t PW,
-                              int64_t DH, int64_t DW, int64_t PARTS)
+                              int64_t DH, int64_t DW, int64_t SETS, int64_t PARTS)
 {
-    const int64_t share = (N * OH + PARTS - 1) / PARTS, first = (int64_t)blockIdx.y * BESIDE;
-    const int64_t c = (int64_t)blockIdx.x * CHANNELS, kh = first / KW, kw = first % KW;
-    const int64_t begin = blockIdx.z * share, end = min(N * OH, begin + share);
+    const int64_t share = (N * OH + PARTS - 1) / PARTS, first = blockIdx.x / SETS * BESIDE;
+    const int64_t c = blockIdx.x % SETS * CHANNELS, kh = first / KW, kw = first % KW;
+    const int64_t begin = blockIdx.y * share, end = min(N * OH, begin + share);
     channels_t sum[BESIDE + 1] = {};
     with_known(M, CM - c, [&](int64_t m, int64_t n) {
         for (int64_t row = begin; row < end; row++) {
@@ -208,7 +208,7 @@ __global__ void sum_taps_rows(const T *__restrict__ input, const T *__restrict__
                 sum[k] += here[k];
         }
     });
-    acc_t *to = partial + blockIdx.z * (KH * KW + 1) * CM + c;
+    acc_t *to = partial + blockIdx.y * (KH * KW + 1) * CM + c;
     for (int k = 0; k < BESIDE + (first == 0); k++)
         store_channels(to + (k < BESIDE ? first + k : KH * KW) * CM, sum[k], CM - c);
 }

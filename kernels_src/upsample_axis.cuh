@@ -1,4 +1,4 @@
-// Where outputs of upsample_bilinear2d.cu read, along one dimension.
+// Where outputs of upsample_bilinear2d.cu and of its NHWC read, along one dimension.
 #pragma once
 
 template <class A, class I> struct tap {

@@ -70,11 +70,11 @@ __global__ void upsample_last(const T *__restrict__ input, T *__restrict__ outpu
                               double step_w, double shift, int ROWS, int GROUPS, int PARTS,
                               opd::divisor VECS, int EACH)
 {
-    const int group = (int)blockIdx.x / PARTS, image = group / GROUPS;
-    const int64_t n = image;
+    const int group = (int)blockIdx.x / PARTS;
+    const int64_t n = group / GROUPS;
     const I first = (I)((int)blockIdx.x - group * PARTS) * EACH,
             last = (I)min((int64_t)first + EACH, OW * (int)VECS);
-    const I oh = (I)(group - image * GROUPS) * ROWS, end = (I)min((int64_t)oh + ROWS, OH);
+    const I oh = (I)(group - n * GROUPS) * ROWS, end = (I)min((int64_t)oh + ROWS, OH);
     const axis<A, I> rows((I)H, (I)OH, step_h, shift), columns((I)W, (I)OW, step_w, shift);
     const bool whole = opd::is_aligned(input, V * sizeof(T)),
                whole_out = opd::is_aligned(output, V * sizeof(T));

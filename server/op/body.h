@@ -216,6 +216,7 @@ struct op_body {
     bool opaque;                                // a formula calls what has no derivative
     const struct formula_set *formulas;         // instead of sections; or NULL
     const struct expr *reduced[OP_MAX_OUTPUTS]; // of formulas: formula_reduced()
+    const struct expr *channels_last_when;      // NULL: always
     const char *grad_names[OP_MAX_INPUTS + OP_MAX_OUTPUTS]; // "grad_x": of inputs, then of outputs
 };
 

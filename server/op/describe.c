@@ -243,6 +243,8 @@ void describe_rules(struct reader *r)
     for (int o = 0; o < r->op->n_outputs; o++)
         if (body->reduced[o])
             need(&d, body->reduced[o]->root);
+    if (body->channels_last_when)
+        need(&d, body->channels_last_when->root);
     for (int i = body->n_rules - 1; i >= 0; i--) {
         needed[i] = is_needed(&d, &body->rules[i]);
         if (needed[i])
@@ -255,5 +257,7 @@ void describe_rules(struct reader *r)
     for (int o = 0; o < r->op->n_outputs; o++)
         if (body->reduced[o])
             r->op->outputs[o].reduced = write_expr(&d, body->reduced[o]);
+    if (body->channels_last_when)
+        r->op->channels_last.when = write_expr(&d, body->channels_last_when);
     r->op->broadcasts = body->formulas != NULL;
 }

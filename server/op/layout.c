@@ -42,7 +42,10 @@ bool layout_read_channels_last(struct reader *r)
             last->inputs |= 1u << tensor;
         else
             last->outputs |= 1u << (tensor - TENSOR_OUTPUT);
-    } while (lx->token.kind == TOKEN_NAME);
+    } while (lx->token.kind == TOKEN_NAME && !lex_is_word(lx, "when"));
+    if (lex_accept_word(lx, "when") &&
+        !(r->body->channels_last_when = reader_int(r, "a condition")))
+        return false;
     return lex_expect_end(lx);
 }
 

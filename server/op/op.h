@@ -107,6 +107,7 @@ struct op_batch {
 struct op_channels_last {
     char op[OP_MAX_NAME]; // "": there is none
     uint32_t inputs, outputs; // which have that dimension last there
+    const char *when;         // an expression as in rules; NULL: always
 };
 
 struct op {

@@ -278,9 +278,8 @@ static void pack_autocast(struct buf *out, const struct op *op)
 static void pack_bits(struct buf *out, const char *key, uint32_t bits)
 {
     pack_key_array(out, key, (size_t)__builtin_popcount(bits));
-    for (int i = 0; bits >> i; i++)
-        if (bits >> i & 1)
-            pack_int(out, i);
+    for (; bits; bits &= bits - 1)
+        pack_int(out, __builtin_ctz(bits));
 }
 
 static void pack_channels_last(struct buf *out, const struct op_channels_last *last)
@@ -294,6 +293,7 @@ static void pack_channels_last(struct buf *out, const struct op_channels_last *l
     pack_key_str(out, "op", last->op);
     pack_bits(out, "inputs", last->inputs);
     pack_bits(out, "outputs", last->outputs);
+    pack_key_str(out, "when", last->when ? last->when : "");
     pack_map_end(out, map);
 }
 

@@ -422,3 +422,25 @@ def test_from_c(daemon, tmp_path):
         "/no/such: No such file or directory",
         "1 0",
     ]
+
+
+def test_channels_last_is_told(client):
+    names = [f"x{i}" for i in range(32)]
+    client.load(
+        f"""
+//! op      planes({", ".join(f"Tensor {x}" for x in names)}) -> Tensor y
+//! dtypes  float32
+//! shape   {" ".join(names)} y [N, C, H, W]
+//! channels_last rows x31 x2 y when C*H < 9
+//! forward
+//!   kernel  add
+__global__ void add({", ".join(f"const float *{x}" for x in names)}, float *y)
+{{
+    y[0] = {" + ".join(f"{x}[0]" for x in names)};
+}}
+"""
+    )
+    with Raw(client.socket) as raw:
+        assert raw.call("op_info", "gelu")["channels_last"] is None
+    (told,) = [o["channels_last"] for o in client._conn.call("op_list") if o["name"] == "planes"]
+    assert told == {"op": "rows", "inputs": [2, 31], "outputs": [0], "when": "C H * 9 <"}

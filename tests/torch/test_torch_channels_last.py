@@ -1,11 +1,14 @@
 """Inputs that lie as channels_last: the operators that take them so, without a copy."""
 
+import time
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 from torch_fixtures import device, draw, ops, torch_daemon  # noqa: F401
 
+import opd
 import opd.torch
 
 LAST = torch.channels_last
@@ -99,6 +102,51 @@ def test_compile_and_autocast(ops, image, draw):
     assert y.dtype == torch.bfloat16 and is_last(y)
 
 
+def test_sizes_that_depend_on_data(ops, image):
+    x = image(3, 4, 5, 6, grad=False)
+
+    def pick(x, mask):
+        return ops.upsample_bilinear2d(x[mask], scale=2)
+
+    mask = torch.tensor([True, False, True], device=x.device)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        made = torch.compile(pick, backend="aot_eager", fullgraph=True)(x, mask)
+    assert_close(made, pick(x, mask))
+
+
+def test_exporters_see_the_first_operator(ops, image):
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return ops.upsample_bilinear2d(x, size=[10, 12])
+
+    x = image(1, 4, 5, 6, grad=False)
+    for _ in range(2):  # before and after it was called eagerly
+        graph = torch.export.export(Net(), (x,)).graph
+        assert [n.target.name() for n in graph.nodes if n.op == "call_function"] == ["opd::upsample_bilinear2d"]
+        assert is_last(Net()(x))
+    assert is_last(torch.export.export(Net(), (x,)).module()(x))
+
+
+def test_errors_are_of_what_was_called(ops, image, draw):
+    x, w = image(1, 4, 5, 6), draw(4, 1, 3, 3, dtype=torch.float32)
+    with pytest.raises(opd.InvalidArgument, match=r"^depthwise_conv2d: weight has 3 channels.*, input has 4; "):
+        ops.depthwise_conv2d(x, w[:3])
+    with pytest.raises(opd.InvalidArgument, match="^depthwise_conv2d: weight has rank 3"):
+        ops.depthwise_conv2d(x, w[0])
+    with pytest.raises((RuntimeError, TypeError), match=r"depthwise_conv2d\(\)"):
+        ops.depthwise_conv2d(x, w, stirde=2)
+    with opd.torch.options(version=7), pytest.raises(opd.OpdError, match="^depthwise_conv2d: version 7"):
+        ops.depthwise_conv2d(x, w)
+
+
+@pytest.mark.parametrize("window, stride, multiplier", [((9, 9), 1, 1), ((3, 3), 3, 1), ((3, 3), 1, 2)])
+def test_what_its_line_leaves_to_the_first(ops, image, draw, window, stride, multiplier):
+    x, w = image(1, 4, 11, 12), draw(4 * multiplier, 1, *window, dtype=torch.float32)
+    y = ops.depthwise_conv2d(x, w, stride=stride, padding=1)
+    assert y.is_contiguous()
+    assert_close(y, F.conv2d(x, w, stride=stride, padding=1, groups=4), rtol=1e-5, atol=1e-5)
+
+
 SCALE = """
 //! op      {name}(Tensor x, Tensor k) -> (Tensor y, Tensor total)
 //! dtypes  float32
@@ -126,15 +174,26 @@ def test_an_operator_of_ones_own(ops, image, draw, torch_daemon):
     def load(name, dims, index, line=""):
         client.load(SCALE.format(name=name, dims=dims, index=index, line=line), shared=True)
 
-    load("scale_planes", "N, C, H, W", "c * H * W + p", "channels_last scale_last x y")
+    def call():
+        y, total = ops.scale_planes(x, k)
+        assert_close(y, expected)
+        assert_close(total, expected.sum((1, 2, 3)))
+        return is_last(y)
+
+    def becomes(wanted):
+        """That there is no such operator is known for a second."""
+        until = time.monotonic() + 5
+        while call() != wanted:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+
     x, k = image(2, 3, 4, 5, grad=False), draw(3, dtype=torch.float32)
-    y, total = ops.scale_planes(x, k)
-    assert y.is_contiguous()  # there is no such operator yet
     expected = x * k[:, None, None]
-    assert_close(y, expected)
+    load("scale_planes", "N, C, H, W", "c * H * W + p", "channels_last scale_last x y when C < 9")
+    assert not call()
     load("scale_last", "N, H, W, C", "p * C + c")
-    y, total = ops.scale_planes(x, k)
-    assert is_last(y)
-    assert_close(y, expected)
-    assert_close(total, expected.sum((1, 2, 3)))
+    becomes(True)
+    x, k = image(2, 9, 4, 5, grad=False), draw(9, dtype=torch.float32)
+    expected = x * k[:, None, None]
+    assert not call()
     client.close()  # its operators are of the other device's test now

@@ -168,6 +168,12 @@ static void test_channels_last(void **state)
     assert_string_equal(op->channels_last.op, "g");
     assert_int_equal(op->channels_last.inputs, 1);
     assert_int_equal(op->channels_last.outputs, 1);
+    assert_null(op->channels_last.when);
+    op_unref(op);
+    snprintf(text, sizeof text, "%s//! let R = H*W\n//! channels_last g x y when R < 9\n%s", IMAGES,
+             code);
+    op = parse_text(text);
+    assert_string_equal(op->channels_last.when, "R 9 <");
     op_unref(op);
     static const struct {
         const char *line, *err;
@@ -179,6 +185,10 @@ static void test_channels_last(void **state)
         { "//! channels_last g y", "t.cu:4: no input whose dimension 1 would be the last" },
         { "//! channels_last f x y", "t.cu:4: 'f' is this operator itself" },
         { "//! channels_last g x w y", "t.cu:4: w is [C], expected [N, C, H, W]" },
+        { "//! channels_last g x y when",
+          "t.cu:4: expected a number, a name or '(', got the end of the line" },
+        { "//! channels_last g x y when Q",
+          "t.cu:4: 'Q' is not defined here, expected a dimension, let or attribute" },
         { "//! channels_last g x y\n//! channels_last g x y", "t.cu:5: a second 'channels_last'" },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

@@ -54,6 +54,29 @@ class Rules:
     ) -> Results:
         """inputs and attrs: in the schema's order, None: absent. on_cpu: will the daemon's device
         cpu run it? Raises Misfit."""
+        env = self._apply(inputs, attrs, on_cpu, arithmetic)
+        saved = tuple(env.tensors[name] for name in self._info["saved"])
+        return Results(tuple(env.tensors[name] for name in self._outputs), saved)
+
+    def holds(
+        self,
+        condition: Tree,
+        inputs: Sequence[Optional[Desc]],
+        attrs: Sequence[Any],
+        on_cpu: Callable[[], bool],
+        arithmetic: Arithmetic,
+    ) -> bool:
+        """Is that so of what infer() takes? Raises Misfit."""
+        env = self._apply(inputs, attrs, on_cpu, arithmetic)
+        return bool(arithmetic.to_truth(env.evaluate(condition)))
+
+    def _apply(
+        self,
+        inputs: Sequence[Optional[Desc]],
+        attrs: Sequence[Any],
+        on_cpu: Callable[[], bool],
+        arithmetic: Arithmetic,
+    ) -> _Env:
         env = _Env(self._info, on_cpu, arithmetic)
         for attr, value in zip(self._attrs.values(), attrs):
             env.attrs[attr["name"]] = _read_attr(attr, value)
@@ -63,8 +86,7 @@ class Rules:
             apply(env, *parts)
         if self._info["broadcasts"]:
             self._broadcast(env)
-        saved = tuple(env.tensors[name] for name in self._info["saved"])
-        return Results(tuple(env.tensors[name] for name in self._outputs), saved)
+        return env
 
     def _read(self, rule: dict[str, Any]) -> tuple[Any, ...]:
         if "let" in rule:

@@ -26,7 +26,6 @@ Maybe = Optional[torch.Tensor]
 
 # The registered operator of a name; _ops.py sets it.
 find_operator: Callable[[str], Any]
-find_if_any: Callable[[str], Any]  # None: there is none
 
 
 def refuse(operator: Any, what: str, instead: str) -> OpdError:

@@ -432,8 +432,8 @@ def go_first(operator: Any, called: Any) -> None:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         kernels, made = operator.kernels, MISS
-        last = operator.last is not None and operator.last.takes(args, kwargs)
-        if kernels is not None and not operator.outdated and not last:
+        twin = None if operator.last is None else operator.last.find(args, kwargs)
+        if kernels is not None and not operator.outdated and twin is None:
             try:
                 made = kernels.quick(*args, **kwargs)
             except RuntimeError as e:

@@ -6,6 +6,7 @@ import os
 import re
 import reprlib
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from inspect import Signature
@@ -18,7 +19,7 @@ from .._spec import OURS, Spec
 from ..client import Client
 from ..errors import NotFound
 from ..tensor import Tensor
-from . import _derivatives
+from . import _channels_last, _derivatives
 from ._daemon import on_refresh
 from ._direct import MISS
 from ._interface import InterfaceChanged, get_key
@@ -223,8 +224,10 @@ def _make_function(name: str) -> FunctionType:
             return _call_compiled(name, *args, **kwargs)
         known = _operators.get(name)
         last = None if known is None else known.last
-        if last is not None and last.takes(args, kwargs) and _look_up(last.op):
-            return last.call(_functions[last.op], args, kwargs)
+        if last is not None and not torch.compiler.is_compiling():
+            twin = last.find(args, kwargs)
+            if twin is not None:
+                return last.call(_functions[twin.name], args, kwargs)
         kernels = None if known is None else known.kernels
         if kernels is not None:
             try:
@@ -352,7 +355,23 @@ def _find_operator(name: str) -> Operator:
 
 
 _derivatives.find_operator = _find_operator
-_derivatives.find_if_any = lambda name: _operators[name] if _look_up(name) else None
+
+
+_absent: dict[str, float] = {}  # names of which it is known until then that there is no operator
+
+
+def _find_if_any(name: str) -> Optional[Operator]:
+    known = _operators.get(name)
+    if known is None or known.outdated:
+        if time.monotonic() < _absent.get(name, 0):
+            return None
+        known = _operators.get(name) if _look_up(name) else None
+        if known is None:
+            _absent[name] = time.monotonic() + 1
+    return known
+
+
+_channels_last.find_operator = _find_if_any
 
 
 def _after_fork() -> None:

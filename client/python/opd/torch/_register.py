@@ -93,7 +93,6 @@ class Operator:
         self.linear: list[list[int]] = spec.info.get("linear", [])
         self.batches = find_batches(spec)
         self.broadcasts = bool(spec.info["broadcasts"])
-        self.last = ChannelsLast(spec) if spec.info.get("channels_last") else None
         self.floating = ["float" in o["dtypes"][0] for o in spec.outputs]
         self.attr_arguments = list(spec.attrs)
         self._arguments = [
@@ -103,6 +102,8 @@ class Operator:
         self.takes_device = takes_device(spec)
         if self.takes_device:
             self._arguments.append(("device", None))
+        told = spec.info.get("channels_last")
+        self.last = ChannelsLast(spec, self._arguments) if told else None
         # An int of torch's is a number, and of a list[2] one number stands for all. What a compiler
         # leaves open goes into an overload of its own, which is tried first.
         schema = spell_arguments(spec.schema, self.takes_device)
@@ -220,10 +221,9 @@ class Operator:
         tensors = self._flatten(values)
         if is_exported(tensors):
             return self._express(values)
-        if self.last is not None and self.last.takes(args, kwargs):
-            twin = derivatives.find_if_any(self.last.op)
-            if twin is not None:
-                return self.last.call(twin.overload, args, kwargs)
+        twin = None if self.last is None else self.last.find(args, kwargs)
+        if self.last is not None and twin is not None:
+            return self.last.call(twin.overload, args, kwargs)
         return self._trace(values, tensors)
 
     def _flatten(self, values: tuple[Any, ...]) -> Sequence[Any]:

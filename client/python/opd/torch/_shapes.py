@@ -31,7 +31,8 @@ def _is_known(test: Any) -> bool:
     return bool(_get_shapes().statically_known_true(test))
 
 
-def _guard(test: Any) -> bool:
+def guard(test: Any) -> bool:
+    """False where that depends on data."""
     shapes = _get_shapes()
     guard = getattr(shapes, "guard_or_false", None) or shapes.guard_size_oblivious  # torch before 2.8
     return bool(guard(test))
@@ -113,7 +114,7 @@ class Symbols(Arithmetic):
                 return other
         if not _is_known(a == b):
             for one, other in ((a, b), (b, a)):
-                if _is_open(one) and _guard(one == 1):
+                if _is_open(one) and guard(one == 1):
                     return other
             self.check(a == b, lambda: f"{a} does not broadcast with {b}")
         return a
