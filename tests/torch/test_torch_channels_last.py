@@ -125,6 +125,7 @@ def test_exporters_see_the_first_operator(ops, image):
         assert [n.target.name() for n in graph.nodes if n.op == "call_function"] == ["opd::upsample_bilinear2d"]
         assert is_last(Net()(x))
     assert is_last(torch.export.export(Net(), (x,)).module()(x))
+    assert_close(torch.jit.trace(Net(), x)(2 * x), Net()(2 * x))
 
 
 def test_errors_are_of_what_was_called(ops, image, draw):

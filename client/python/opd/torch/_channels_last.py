@@ -32,6 +32,9 @@ def lies_last(tensor: Any) -> bool:
     depends on data."""
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.dim() != 4:
         return False
+    strides, (n, c, h, w) = tensor.stride(), tensor.shape
+    if type(n) is type(c) is type(h) is type(w) is int and c > 1 and h * w > 1:  # then not both
+        return strides == (h * w * c, 1, w * c, c) or _lies(tensor, _LAST)
     return _lies(tensor, _LAST) and not _lies(tensor, (0, 1, 2, 3))
 
 
@@ -46,7 +49,8 @@ def _lies(tensor: torch.Tensor, order: tuple[int, ...]) -> bool:
 
 
 def _holds(test: Any) -> bool:
-    return test if isinstance(test, bool) else guard(test)
+    """torch.jit.trace has sizes that are tensors, of which nothing is known."""
+    return test if isinstance(test, bool) else isinstance(test, torch.SymBool) and guard(test)
 
 
 def _describe_interface(spec: Spec) -> tuple[Any, ...]:
@@ -118,7 +122,7 @@ class ChannelsLast:
             return False
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given, named = list(args), dict(kwargs)
+        given, named = list(args), kwargs.copy()
         for i, name in self._inputs:
             if i < len(given):
                 given[i] = _move(given[i], _LAST)
