@@ -27,7 +27,7 @@ template <int K, int S, int D, bool BACK> struct last_window {
         return BACK ? (made - 1) / S + REACH / S + 1 : (made - 1) * S + REACH + 1;
     }
 
-    // How far the sources of the next one of a strip are.
+    // How far behind its first source that of the next strip of `made` is.
     static constexpr int step(int made)
     {
         return BACK ? made / S : made * S;
