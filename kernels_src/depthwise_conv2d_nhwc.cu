@@ -47,9 +47,9 @@
 //! scratch packed [KH*KW, CM]; partial acc_t [PARTS, KH*KW + 1, CM]
 //! empty   output grad_input grad_weight grad_bias
 //! example input=[2,9,11,3] weight=[6,1,3,3] bias=[6] stride=2 padding=1
-//! example input=[2,14,14,8] weight=[8,1,3,3] padding=1; input=[2,11,16,4] weight=[4,1,7,7] bias=[4] padding=3
-//! example input=[1,12,10,8] weight=[8,1,5,5] bias=[8] padding=2 dilation=2; input=[1,9,9,16] weight=[16,1,9,9] padding=4
-//! example input=[2,10,9,8] weight=[8,1,3,3] bias=[8] stride=2 padding=1; input=[1,9,8,20] weight=[20,1,3,2] stride=3
+//! example input=[2,14,14,8] weight=[8,1,3,3] padding=1; input=[1,9,9,16] weight=[16,1,9,9] padding=4
+//! example input=[1,12,10,8] weight=[8,1,5,5] bias=[8] padding=2 dilation=2
+//! example input=[2,10,9,8] weight=[8,1,3,3] bias=[8] stride=2 padding=1
 //!
 //! forward
 //!   kernel  depthwise_last_forward when TILED grid TILES*CHUNKS block CH*STRIPS shared SHARED

@@ -38,8 +38,7 @@
 //! empty   output grad_input
 //! example input=[2,7,9,3] scale=2
 //! example input=[1,12,16,8] size=[24,24] mode="align_corners"
-//! example input=[2,9,11,2] size=[5,4]
-//! example input=[1,5,6,2] size=[19,24] mode="asymmetric"
+//! example input=[2,9,11,8] size=[5,4] mode="asymmetric"
 //! example input=[1,3,2,40] size=[70,31]
 //! example input=[2,5,8,3] size=[5,8]
 //! example input=[1,2,4194304,1] size=[1,8]
