@@ -111,6 +111,25 @@ __device__ __forceinline__ const T *copy_window(void *room, const T *weight, int
     }
 }
 
+// f(j, kh, v) for each row of a tile and tap kh by which row j of those made has it: v is SPAN columns.
+template <class DOWN, int ROWS, int TAPS, int SPAN, int CH, class T, class F>
+__device__ __forceinline__ void each_row(const T *from, int width, const F &f)
+{
+#pragma unroll
+    for (int r = 0; r < DOWN::count(ROWS); r++) {
+        acc_t v[SPAN];
+#pragma unroll
+        for (int x = 0; x < SPAN; x++)
+            v[x] = opd::load(from + (r * width + x) * CH);
+#pragma unroll
+        for (int kh = 0; kh < TAPS; kh++) {
+            const int j = DOWN::find_made(r, kh);
+            if (j >= 0 && j < ROWS)
+                f(j, kh, v);
+        }
+    }
+}
+
 // AT_ONCE rows of the window in turn: the tile begins that many rows later, of a gradient earlier.
 template <class T, int EVEN, int CH, int KH, int KW, int AT_ONCE, int SH, int SW, int DH, int DW,
           int ROWS, int WIDE, bool BACK>
@@ -147,25 +166,14 @@ __device__ __forceinline__ void convolve_last(const T *input, const T *weight, c
         for (int k = 0; k < TAPS; k++)
             w[k] = opd::load(window + lane * TAPS + k);
         const T *from = tile + p.strip * along::step(WIDE) * CH + lane;
+        each_row<down, ROWS, AT_ONCE, SPAN, CH>(from, s.TILE_W, [&](int j, int kh, const acc_t *v) {
 #pragma unroll
-        for (int r = 0; r < TILE_H; r++) {
-            acc_t v[SPAN];
-#pragma unroll
-            for (int x = 0; x < SPAN; x++)
-                v[x] = opd::load(from + (r * s.TILE_W + x) * CH);
-#pragma unroll
-            for (int kh = 0; kh < AT_ONCE; kh++) {
-                const int j = down::find_made(r, kh);
-                if (j < 0 || j >= ROWS)
-                    continue;
-#pragma unroll
-                for (int k = 0; k < KW * WIDE; k++) {
-                    const int x = along::find_source(k % WIDE, k / WIDE);
-                    if (x >= 0)
-                        sum[j][k % WIDE] += w[kh * KW + k / WIDE] * v[x];
-                }
+            for (int k = 0; k < KW * WIDE; k++) {
+                const int x = along::find_source(k % WIDE, k / WIDE);
+                if (x >= 0)
+                    sum[j][k % WIDE] += w[kh * KW + k / WIDE] * v[x];
             }
-        }
+        });
         if (AT_ONCE < KH)
             __syncthreads();
     }
@@ -237,23 +245,12 @@ __global__ void __launch_bounds__(LAST_THREADS)
                 sum[TAPS] += g[j][x];
             }
         const T *from = tile + strip * along::step(WIDE) * CH + lane;
+        each_row<down, ROWS, AT_ONCE, SPAN, CH>(from, s.TILE_W, [&](int j, int kh, const acc_t *v) {
 #pragma unroll
-        for (int r = 0; r < TILE_H; r++) {
-            acc_t v[SPAN];
-#pragma unroll
-            for (int x = 0; x < SPAN; x++)
-                v[x] = opd::load(from + (r * s.TILE_W + x) * CH);
-#pragma unroll
-            for (int kh = 0; kh < AT_ONCE; kh++) {
-                const int j = down::find_made(r, kh);
-                if (j < 0 || j >= ROWS)
-                    continue;
-#pragma unroll
-                for (int k = 0; k < KW * WIDE; k++)
-                    sum[kh * KW + k / WIDE] += g[j][k % WIDE] *
-                                               v[along::find_source(k % WIDE, k / WIDE)];
-            }
-        }
+            for (int k = 0; k < KW * WIDE; k++)
+                sum[kh * KW + k / WIDE] += g[j][k % WIDE] *
+                                           v[along::find_source(k % WIDE, k / WIDE)];
+        });
         __syncthreads();
     }
     acc_t *sums = (acc_t *)shared, *to = partial + (int64_t)part * (KH * KW + 1) * s.C + chunk * CH;

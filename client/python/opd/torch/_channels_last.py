@@ -71,6 +71,10 @@ class ChannelsLast:
         self._alike = False
         self._takes: dict[Any, bool] = {}
 
+    def follow(self, spec: Spec) -> None:
+        """An edit that keeps the interface: what it requires may be another."""
+        self._spec, self._twin = spec, None
+
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The operator for a call of these arguments; None: it is the first one's."""
         i, name = self._inputs[0]

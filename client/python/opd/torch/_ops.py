@@ -339,6 +339,8 @@ def _follow(specs: dict[str, Spec]) -> None:
         spec = specs.get(name)
         if spec and get_key(spec) == operator.key:
             _describe(_functions[name], spec, operator)
+            if operator.last is not None:
+                operator.last.follow(spec)
         else:
             operator.outdated = True
             vars(ops).pop(name, None)
