@@ -197,9 +197,13 @@ def test_an_operator_of_ones_own(ops, image, draw, torch_daemon):
     x, k = image(2, 9, 4, 5, grad=False), draw(9, dtype=torch.float32)
     expected = x * k[:, None, None]
     assert not call()
-    only_few = 'channels_last scale_last x y\n//! require C < 9 : "x has {C} channels, expected below 9"'
-    load("scale_planes", "N, C, H, W", "c * H * W + p", only_few)
-    for given in (x.contiguous(), x):  # the first notices the edit
+    always = "channels_last scale_last x y"
+    load("scale_planes", "N, C, H, W", "c * H * W + p", always)
+    ops.scale_planes(x.contiguous(), k)  # which notices the edit
+    becomes(True)
+    load("scale_planes", "N, C, H, W", "c * H * W + p",
+         f'{always}\n//! require C < 9 : "x has {{C}} channels, expected below 9"')  # fmt: skip
+    for given in (x.contiguous(), x):
         with pytest.raises(opd.InvalidArgument, match="^scale_planes: x has 9 channels"):
             ops.scale_planes(given, k)
     client.close()  # its operators are of the other device's test now
