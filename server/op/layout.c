@@ -56,12 +56,12 @@ bool layout_end(struct reader *r)
         return true;
     r->lx.line = r->channels_last_line;
     if (!last->inputs || !last->outputs)
-        return lex_fail(&r->lx, "no %s whose dimension 1 would be the last",
-                        last->inputs ? "output" : "input");
+        return lex_fail(&r->lx, "no %s is named, expected one whose dimension 1 '%s' has last",
+                        last->inputs ? "output" : "input", last->op);
     if (r->op->lists)
         return lex_fail(&r->lx, "'channels_last' beside lists of tensors, expected none of them");
     if (strcmp(last->op, r->op->name) == 0)
-        return lex_fail(&r->lx, "'%s' is this operator itself", last->op);
+        return lex_fail(&r->lx, "'%s' is this operator itself, expected another", last->op);
     for (int i = 0; i < r->op->n_inputs + r->op->n_outputs; i++) {
         const int output = i - r->op->n_inputs, tensor = output < 0 ? i : TENSOR_OUTPUT + output;
         if (!((output < 0 ? last->inputs >> i : last->outputs >> output) & 1))

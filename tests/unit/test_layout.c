@@ -33,12 +33,13 @@ static void test_channels_last(void **state)
     static const struct {
         const char *line, *err;
     } wrong[] = {
-        { "//! channels_last",
-          "t.cu:4: expected the operator that takes dimension 1 as the last, "
-          "got the end of the line" },
-        { "//! channels_last g x", "t.cu:4: no output whose dimension 1 would be the last" },
-        { "//! channels_last g y", "t.cu:4: no input whose dimension 1 would be the last" },
-        { "//! channels_last f x y", "t.cu:4: 'f' is this operator itself" },
+        { "//! channels_last", "t.cu:4: expected the operator that takes dimension 1 as the last, "
+                               "got the end of the line" },
+        { "//! channels_last g x",
+          "t.cu:4: no output is named, expected one whose dimension 1 'g' has last" },
+        { "//! channels_last g y",
+          "t.cu:4: no input is named, expected one whose dimension 1 'g' has last" },
+        { "//! channels_last f x y", "t.cu:4: 'f' is this operator itself, expected another" },
         { "//! channels_last g x w y", "t.cu:4: w is [C], expected [N, C, H, W]" },
         { "//! channels_last g x y when",
           "t.cu:4: expected a number, a name or '(', got the end of the line" },
