@@ -36,27 +36,27 @@ __device__ __forceinline__ void copy_to_shared(T *to, const T *from, bool inside
     }
 }
 
-// `count` elements that lie side by side, by a block, and where they are then: in `room`,
-// as far from a multiple of 128 bytes as they were, since copies that are not take a quarter more.
-// EVEN of them can be read at once where they could be.
+// `count` elements that lie side by side, by a block or so many threads of it, and where they are
+// then: in `room`, as far from a multiple of 128 bytes as they were, since copies that are not take
+// a quarter more. EVEN of them can be read at once where they could be.
 template <int EVEN, class T>
-__device__ __forceinline__ T *copy_run(void *room, const T *from, int count)
+__device__ __forceinline__ T *copy_run(void *room, const T *from, int count,
+                                          int me = (int)threadIdx.x, int threads = (int)blockDim.x)
 {
     constexpr int V = 16 / sizeof(T);
-    const int threads = (int)blockDim.x;
     const int skew = (int)((size_t)from % 128);
     const bool aligned = skew % (EVEN * sizeof(T)) == 0;
     T *to = (T *)((char *)room + (aligned ? skew : skew / 16 * 16));
     const int head = aligned ? min(count, (128 - skew) % 16 / (int)sizeof(T)) : count;
     const int tail = head + (count - head) / V * V;
 #pragma unroll 4
-    for (int i = head + (int)threadIdx.x * V; i < tail; i += threads * V)
+    for (int i = head + me * V; i < tail; i += threads * V)
         copy_to_shared<V>(to + i, from + i, true);
 #pragma unroll 1
-    for (int i = threadIdx.x; i < head; i += threads)
+    for (int i = me; i < head; i += threads)
         copy_to_shared<1>(to + i, from + i, true);
 #pragma unroll 1
-    for (int i = tail + (int)threadIdx.x; i < count; i += threads)
+    for (int i = tail + me; i < count; i += threads)
         copy_to_shared<1>(to + i, from + i, true);
     return to;
 }

@@ -24,17 +24,19 @@
 //! linear  input bias; weight bias
 //! channels_last depthwise_conv2d_nhwc input output when CM == C && KH*KW <= 49 && max(SH, SW, DH, DW) <= 2
 //! let     M = CM / C; VEC = 16 / sizeof(scalar_t); TAPS = KW <= 7 ? KW : 0; SMALL = max(KH, KW) <= 7 && \
-//!           max(SH, SW, DH, DW) <= 2 && fits32(HW, 2*H + 4*PH, 2*W + 4*PW, N*CM*(OH + 8)*OW, N*C*(H + 8*SH)*(W + 2))
-//! let     ROWS = KH <= 5 && OH >= 8 && N*CM*OHW >= 4194304 ? 8 : 4; GROUPS = cdiv(OH, ROWS); QUADS = cdiv(OH, 4)
+//!           max(SH, SW) <= 4 && max(DH, DW) <= 2 && fits32(HW, 2*H + 4*PH, 2*W + 4*PW, N*CM*(OH + 8)*OW, N*C*(H + 8*SH)*(W + 2))
+//! let     MADE = N*CM*OHW; TINY = SMALL && KH*KW <= 25 && MADE <= 262144
+//! let     ROWS = TINY ? (MADE <= 65536 ? 1 : 2) : KH <= 5 && OH >= 8 && MADE >= 4194304 ? 8 : 4; GROUPS = cdiv(OH, ROWS); QUADS = cdiv(OH, 4)
 //! let     LEVEL = SMALL && SH*SW*DH*DW == 1 && KW == 2*PW + 1; SAME = LEVEL && W % VEC == 0
 //! let     CELLS_H = cdiv((H - 1 + PH) / SH - PH / SH + 1, 4); CELLS_W = (W - 1 + PW) / SW - PW / SW + 1
 //! let     EVEN = gcd(W, VEC); OUT_EVEN = gcd(OW, VEC); LEAD = (VEC - PW % VEC) % VEC
-// Parts of planes of depthwise_planes.cuh, of about 12 KB: strips of STRIP by SIDE outputs.
-//! let     STRIP = OH % 7 == 0 ? 7 : 8; PART_H = min(cdiv(OH, STRIP), max(1, 12544 / (STRIP*SH*W*sizeof(scalar_t))))*STRIP
-//! let     PARTS_H = cdiv(OH, PART_H); AT_ONCE = M*PARTS_H == 1 ? max(1, 12544 / (max(H, PART_H*SH)*W*sizeof(scalar_t))) : 1
+// Parts of planes of depthwise_planes.cuh, of about 12 KB, of large windows less in small tensors: strips of STRIP by SIDE.
+//! let     PART = KH*KW <= 25 ? 12544 : max(2048, min(12544, N*C*HW*sizeof(scalar_t) / 264)); STRIP = OH % 7 == 0 ? 7 : 8
+//! let     PART_H = min(cdiv(OH, STRIP), max(1, PART / (STRIP*SH*W*sizeof(scalar_t))))*STRIP
+//! let     PARTS_H = cdiv(OH, PART_H); AT_ONCE = M*PARTS_H == 1 ? max(1, PART / (max(H, PART_H*SH)*W*sizeof(scalar_t))) : 1
 //! let     PLANES = N*CM; PART_BYTES = 256 + W*sizeof(scalar_t)*(AT_ONCE > 1 ? AT_ONCE*H : min(H, (PART_H - 1)*SH + KH))
 //! let     SIDE = LEVEL ? EVEN : 1; PART_BLOCK = 64*max(1, min(4, VEC / (SIDE*SH*SW)))
-//! let     PLANAR = SMALL && DH*DW == 1 && PART_BYTES <= 65536 \
+//! let     PLANAR = SMALL && !TINY && max(SH, SW) <= 2 && DH*DW == 1 && PART_BYTES <= 65536 \
 //!           && KH*KW <= (VEC == 4 && LEVEL ? 49 : VEC == 8 && EVEN == 8 ? (LEVEL ? 9 : 0) : 25)
 // Tiles of depthwise_tile.cuh: TILE_H rows of TILES blocks of 16 bytes each; of input HALO_H of BLOCKS.
 //! let     DEPTH = (LEAD + (VEC - 1)*SW + (KW - 1)*DW) / VEC + 1; TALL = VEC == 2 ? 16 : VEC == 8 && SH == 1 ? 128 : 64
@@ -42,9 +44,9 @@
 //! let     TILES = cdiv(OW, VEC*ALONG); TILE_H = cdiv(OH, DOWN); HALO_H = (TILE_H - 1)*SH + (KH - 1)*DH + 1
 //! let     BLOCKS = (TILES - 1)*SW + DEPTH; PITCH = 16*(BLOCKS / 2*2 + 1); OUT_PITCH = 16*(TILES / 2*2 + 1)
 //! let     IMAGES = max(1, min(N, TALL / TILE_H, 32768 / (HALO_H*PITCH))); ALL_TILES = cdiv(N, IMAGES)*DOWN*ALONG
-//! let     TILE_BYTES = IMAGES*HALO_H*PITCH; FITS = TILE_BYTES <= 33000 && KH <= 32 && DEPTH*VEC <= 48
+//! let     TILE_BYTES = IMAGES*HALO_H*PITCH; FITS = TILE_BYTES <= 33000 && KH <= 64 && DEPTH*VEC <= 72
 //! let     TILED = FITS && fits32(N*CM*DOWN*ALONG, OH*SH + 2*H + 4*PH, 3*W + 4*PW, 128*HW, 128*OHW) && (VEC == 8 \
-//!           ? BLOCKS <= 16 && HALO_H*PITCH + TILE_H*OUT_PITCH <= 32000 : max(SH, SW) <= 4 && (KH*KW >= 49 || !SMALL))
+//!           ? BLOCKS <= 16 && HALO_H*PITCH + TILE_H*OUT_PITCH <= 32000 : max(SH, SW) <= 4 && !(SMALL && (KH*KW < 49 || max(SH, SW) > 2)))
 //! let     WINDOW_ROWS = VEC == 8 ? 0 : TILE_H >= 12 ? 4 : 2
 //! let     BLOCK = VEC == 8 ? 128 : min(256, cdiv(IMAGES*cdiv(TILE_H, WINDOW_ROWS)*TILES, 32)*32)
 //! let     SHARED = TILE_BYTES + 16*(VEC == 8 ? cdiv(KH*(8*DEPTH + 7*SW), 4) + 1 : KH*cdiv(KW, VEC)) + WINDOW_ROWS*SH*PITCH
@@ -52,18 +54,32 @@
 //! again   BACK : H, W, OH, OW, PH, PW, WINDOW_ROWS = OH, OW, H, W, (KH - 1)*DH - PH, (KW - 1)*DW - PW, WINDOW_ROWS
 //! let     TURNED = M*SH*SW == 1 && BACK.FITS; STRIPS = N*QUADS*(SAME ? W / VEC : OW)
 //! again   GRAD : IMAGES = VEC < 8 ? IMAGES : max(1, min(IMAGES, 30000 / (HALO_H*PITCH + TILE_H*OUT_PITCH)))
-//! let     WEIGHT_TILED = TILED && (VEC == 8 ? !(SMALL && KH*KW*OW < 250) : SH*SW*DH*DW == 1); GROUP = KW > 8 ? 16 : 8
-//! let     TEAM = cdiv(KH, 8)*8*cdiv(KW, GROUP); WARPS_KH = min(4, pow2(cdiv(KH*cdiv(DEPTH, 2), 16)))
+//! let     GROUP = KW > 8 ? 16 : 8; TEAM = cdiv(KH, 8)*8*cdiv(KW, GROUP); WARPS_KH = min(4, pow2(cdiv(KH*cdiv(DEPTH, 2), 16)))
+//! let     WEIGHT_TILED = TILED && (VEC == 8 ? cdiv(KH, WARPS_KH)*cdiv(DEPTH, 2) <= 32 && !(SMALL && KH*KW*OW < 250) \
+//!           : SH*SW*DH*DW == 1 && TEAM <= 256)
 // All planes of so few images, for depthwise_few.cuh; then what grad_weight is summed in.
 //! let     FEW_H = OH + (KH - 1)*DH; FEW_BYTES = sizeof(acc_t)*(OH*(OW / 2*2 + 1) + FEW_H*((OW + (KW - 1)*DW) / 2*2 + 1))
 //! let     FEW_TURNS = max(1, cdiv(N, max(1, 32768 / FEW_BYTES))); FEW_IMAGES = cdiv(N, FEW_TURNS)
 //! let     FEW = SMALL && SH*SW == 1 && KH*KW >= 25 && N <= 64 && FEW_BYTES <= 32768 && OW <= (VEC == 8 ? 16 : 8)
-//! let     MOST = FEW ? 2048 : WEIGHT_TILED && VEC == 8 ? 768 : WEIGHT_TILED || !SAME ? 2048 : 1024
-//! let     PARTS = max(1, min(MOST / CM, FEW ? FEW_TURNS : WEIGHT_TILED ? GRAD.ALL_TILES : STRIPS / (SAME ? 2048 : 1024)))
+// Planes of depthwise_sums.cuh, or rows of them, with those of outputs: about 24 KB, less of small tensors.
+//! let     ROW_BYTES = (SH*W + OW)*sizeof(scalar_t); GOAL = max(4096, min(25088, N*CM*OH*ROW_BYTES / 1056))
+//! let     SUM_H = min(cdiv(OH, STRIP), max(1, GOAL / (STRIP*ROW_BYTES)))*STRIP; SUM_PARTS_H = cdiv(OH, SUM_H)
+//! let     SUM_STRIPS = SUM_H / STRIP; SUM_ROWS = SUM_PARTS_H == 1 ? H : min(H, (SUM_H - 1)*SH + (KH - 1)*DH + 1)
+//! let     SUM_IN = 128 + cdiv(SUM_ROWS*W*sizeof(scalar_t), 16)*16; SUM_OUT = 128 + cdiv(min(SUM_H, OH)*OW*sizeof(scalar_t), 16)*16
+//! let     SUM_ONCE = SUM_PARTS_H == 1 ? max(1, min(N, GOAL / (SUM_IN + SUM_OUT))) : 1; SUM_PIECES = cdiv(N, SUM_ONCE)*SUM_PARTS_H
+//! let     SUM_ZEROS = cdiv(((KW - 1)*DW + 1)*sizeof(scalar_t), 16)*16; SUM_BYTES = SUM_ZEROS + SUM_ONCE*(SUM_IN + SUM_OUT)
+//! let     SUMMED = max(KH, KW) <= 7 && max(SH, SW) <= 4 && SUM_BYTES <= 65536 && fits32((H + 2*PH)*W, OHW, N*CM, OH*SH) \
+//!           && (max(SH, SW, DH, DW) > 2 || (KH*KW <= 25 && !FEW && STRIPS <= 128) || (VEC < 8 \
+//!           ? KH*KW <= 25 && SH*SW == 1 && OHW >= 196 && N*C*HW >= 2097152 \
+//!           : (EVEN == 1 && HW > 196) || (N*C*HW <= 524288 && OHW >= 512) \
+//!           || (KH*KW <= 25 && OHW >= (N*C*HW >= 1048576 ? 196*SH*SW : 512))))
+//! let     MOST = SUMMED ? 1056 : FEW ? 2048 : WEIGHT_TILED && VEC == 8 ? 768 : WEIGHT_TILED || !SAME ? 2048 : 1024
+//! let     PARTS = max(1, min(MOST / CM, SUMMED ? SUM_PIECES : FEW ? FEW_TURNS : WEIGHT_TILED ? GRAD.ALL_TILES : STRIPS / (SAME ? 2048 : 1024)))
 //! scratch partial acc_t [PARTS, CM, KH*KW + 1]
 //! empty   output grad_input grad_weight grad_bias
-//! example input=[2,3,9,11] weight=[6,1,3,3] bias=[6] stride=2 padding=1
-//! example input=[2,8,14,14] weight=[8,1,3,3] padding=1; input=[2,2,11,16] weight=[4,1,3,3] bias=[4] padding=1
+//! example input=[2,3,9,11] weight=[6,1,3,3] bias=[6] stride=2 padding=1; input=[2,2,11,16] weight=[4,1,3,3] bias=[4] padding=1
+//! example input=[3,460,14,14] weight=[460,1,3,3] padding=1; input=[2,86,40,40] weight=[86,1,5,5] padding=2
+//! example input=[2,132,64,64] weight=[132,1,3,3] stride=2 padding=1; input=[2,50,51,53] weight=[50,1,3,3] bias=[50] padding=1
 //! example input=[1,2,9,24] weight=[2,1,7,7] padding=3; input=[1,4,12,10] weight=[4,1,5,5] bias=[4] padding=2 dilation=2
 //! example input=[2,3,12,13] weight=[3,1,1,7] padding=[0,3] stride=[1,2]; input=[2,3,11,11] weight=[3,1,2,2] stride=3
 //! example input=[1,2,20,17] weight=[2,1,9,9] bias=[2] padding=4; input=[1,2,3,3] weight=[4,1,3,3] bias=[4] padding=4
@@ -71,18 +87,19 @@
 //!   kernel  depthwise_forward_rows when cpu threads N*CM*cdiv(OH, 8) by 1
 //!   kernel  depthwise_forward_planes otherwise PLANAR grid cdiv(PLANES, AT_ONCE)*PARTS_H block PART_BLOCK
 //!   shared  PART_BYTES
-//!   kernel  depthwise_forward_tile otherwise TILED grid CM*ALL_TILES block BLOCK shared SHARED
+//!   kernel  depthwise_forward_tile otherwise TILED && !TINY grid CM*ALL_TILES block BLOCK shared SHARED
 //!   kernel  depthwise_forward otherwise SMALL threads N*CM*GROUPS*OW
 //!   kernel  depthwise_forward_any otherwise threads numel(output)
 //! backward grad_input
 //!   kernel  depthwise_grad_input_rows when cpu threads N*C*cdiv(H, 8) by 1 bind TAPS = min(SW, DW) > 1 ? 0 : cdiv(TAPS, SW)
 //!   kernel  depthwise_grad_input_planes otherwise M*SH*SW == 1 && BACK.PLANAR as BACK grid cdiv(PLANES, AT_ONCE)*PARTS_H
 //!   block   PART_BLOCK shared PART_BYTES
-//!   kernel  depthwise_grad_input_tile otherwise TILED && TURNED as BACK grid CM*ALL_TILES block BLOCK shared SHARED
+//!   kernel  depthwise_grad_input_tile otherwise TILED && TURNED && !BACK.TINY as BACK grid CM*ALL_TILES block BLOCK shared SHARED
 //!   kernel  depthwise_grad_input otherwise SMALL threads N*C*CELLS_H*CELLS_W
 //!   kernel  depthwise_grad_input_any otherwise threads numel(input)
 //! backward grad_weight grad_bias
 //!   kernel  depthwise_grad_weight_rows when cpu threads CM*(cdiv(KH, 8)*(KW <= 7 ? 1 : cdiv(KW, 8)) + 1) by 1
+//!   kernel  depthwise_grad_weight_planes otherwise SUMMED grid CM*PARTS block 128 shared SUM_BYTES
 //!   kernel  depthwise_grad_weight_few otherwise FEW grid CM*PARTS block 32*max(KH, 6) shared FEW_IMAGES*FEW_BYTES
 //!   kernel  depthwise_grad_weight_tensor otherwise WEIGHT_TILED && VEC == 8 as GRAD grid CM*PARTS block 128
 //!   shared  max(2*(TILE_BYTES + PITCH + IMAGES*TILE_H*OUT_PITCH + 16), 27648)
@@ -98,6 +115,7 @@
 #include "depthwise_few.cuh"
 #include "depthwise_planes.cuh"
 #include "depthwise_strip.cuh"
+#include "depthwise_sums.cuh"
 #include "depthwise_tensor.cuh"
 #include "depthwise_window.cuh"
 #ifndef OPD_CPU

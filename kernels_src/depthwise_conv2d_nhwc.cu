@@ -18,11 +18,13 @@
 //! shape   bias [CM]; output [N, OH, OW, CM]
 //! batch   N
 //! linear  input bias; weight bias
-// A block makes ROWS rows of STRIPS strips of WIDE columns, of CH channels, by AT_ONCE rows of the window.
+// A block makes ROWS rows of STRIPS strips of WIDE columns, of CH channels, by AT_ONCE rows of the window; in small
+// tensors fewer.
 //! let     M = CM / C; EVEN = gcd(C, 16 / sizeof(scalar_t)); AT_ONCE = KH*KW <= 49 ? KH : 1; TURNS = KH / AT_ONCE
 //! let     TAPS = AT_ONCE*KW; REACH_H, REACH_W, WHOLE_H = (AT_ONCE - 1)*DH, (KW - 1)*DW, (KH - 1)*DH
-//! let     CHUNKS = cdiv(C, 32); CH = CHUNKS > 1 ? 8*cdiv(cdiv(C, CHUNKS), 8) : C; ROWS = SH > 1 ? 4 : OH % 7 == 0 ? 7 : 8
-//! let     WIDE = (TAPS <= 25 || TURNS > 1) && OW >= 16 && SW == 1 ? 4 : 2
+//! let     CHUNKS = cdiv(C, 32); CH = CHUNKS > 1 ? 8*cdiv(cdiv(C, CHUNKS), 8) : C; OUTPUTS = N*OH*OW
+//! let     BIG_ROWS = SH > 1 ? 4 : OH % 7 == 0 ? 7 : 8; ROWS = OUTPUTS*C <= 131072 ? 2 : OUTPUTS*C <= 524288 && KH*KW <= 25 ? 4 : BIG_ROWS
+//! let     BIG_WIDE = (TAPS <= 25 || TURNS > 1) && OW >= 16 && SW == 1 ? 4 : 2; WIDE = ROWS < BIG_ROWS ? 2 : BIG_WIDE
 //! let     BACKWARD, TOP, LEFT, LEAD_H, LEAD_W = 0, -PH, -PW, 0, 0
 //! let     TILE_H = BACKWARD ? (ROWS - 1) / SH + REACH_H / SH + 1 : (ROWS - 1)*SH + REACH_H + 1
 // As many strips as 64 KB of shared memory have room for, of gradients of weights beside the outputs' GRADS.
@@ -35,12 +37,13 @@
 //! let     TILED = cuda && M == 1 && TAPS <= 49 && max(SH, SW, DH, DW) <= 2 && (TURNS == 1 || SH*SW == 1) \
 //!           && SHARED <= 65536 && TURNS <= 65535 && fits32(TILES*CHUNKS, H*W*C, OH*OW*C, 4*(H + OH), 4*(W + OW))
 //! again   BACK : H, W, OH, OW, BACKWARD, LEAD_H, LEAD_W, TOP, LEFT, ROWS = OH, OW, H, W, 1, PH % SH, PW % SW, \
-//!           PH / SH - WHOLE_H / SH, PW / SW - REACH_W / SW, SH == 1 && H % 7 == 0 ? 7 : 8
-//! again   WEIGHT : GRADS = 1
+//!           PH / SH - WHOLE_H / SH, PW / SW - REACH_W / SW, \
+//!           N*H*W*C <= 131072 ? 2 : N*H*W*C <= 524288 && KH*KW <= 25 ? 4 : SH == 1 && H % 7 == 0 ? 7 : 8
+//! again   WEIGHT : GRADS, ROWS, WIDE = 1, BIG_ROWS, BIG_WIDE
 // What is left: FEW channels a thread, BESIDE taps. PARTS: what gradients of weights are summed in.
 //! let     FEW = M > 1 ? 1 : gcd(C, 4); BESIDE = KW <= 7 ? KW : 1; TALL = KH*cdiv(KW, BESIDE)
 //! let     LANES = min(32, pow2(CM / FEW)); SETS = cpu ? cdiv(CM, 64 / sizeof(acc_t)) : cdiv(CM / FEW, LANES)
-//! let     RESIDENT = 132*(TAPS <= 9 ? 4 : TAPS <= 25 ? 3 : 2); OUTPUTS = N*OH*OW
+//! let     RESIDENT = 132*(TAPS <= 9 ? 4 : TAPS <= 25 ? 3 : 2)
 //! let     PARTS = max(1, WEIGHT.TILED ? min(WEIGHT.TILES, RESIDENT / (CHUNKS*TURNS)) \
 //!           : cpu ? min(cdiv(64, SETS*TALL), OUTPUTS / 4096) \
 //!           : min(cdiv(1024, SETS*TALL), OUTPUTS / 1024))
@@ -50,6 +53,7 @@
 //! example input=[2,14,14,8] weight=[8,1,3,3] padding=1; input=[1,9,9,16] weight=[16,1,9,9] padding=4
 //! example input=[1,12,10,8] weight=[8,1,5,5] bias=[8] padding=2 dilation=2
 //! example input=[2,10,9,8] weight=[8,1,3,3] bias=[8] stride=2 padding=1
+//! example input=[1,56,56,176] weight=[176,1,3,3] bias=[176] padding=1; input=[2,48,48,32] weight=[32,1,7,7] padding=3
 //!
 //! forward
 //!   kernel  depthwise_last_forward when TILED grid TILES*CHUNKS block CH*STRIPS shared SHARED

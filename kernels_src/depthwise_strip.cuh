@@ -169,10 +169,10 @@ __global__ void depthwise_grad_input(const T *__restrict__ grad_output,
 }
 
 // Adds up what the block's threads have summed for each tap, and last for the bias.
-template <int TAPS>
+template <int TAPS, int THREADS = 256>
 __device__ __forceinline__ void store_sums(acc_t *to, const acc_t *sum, acc_t sum_bias)
 {
-    enum { WARPS = 256 / 32 };
+    enum { WARPS = THREADS / 32 };
     __shared__ acc_t parts[WARPS][TAPS + 1];
     acc_t kept[TAPS + 1]; // not in registers: a loop compiles sooner than so many sums
 #pragma unroll

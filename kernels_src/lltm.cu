@@ -9,8 +9,10 @@
 //! shape   input [B, I]; old_h old_cell new_h new_cell [B, S]
 //! shape   weights [3*S, S + I]; bias [3*S]
 //! batch   B
-//! let     K = S + I; TILES = cdiv(K, 32); SMALL = cuda && B*S*K*3 <= 4194304 && K <= 1048576
+//! let     K = S + I; TILES = cdiv(K, 32); SMALL = cuda && max(B, 1)*S*K*3 <= 4194304 && K <= 1048576
 //! let     JOINED = gcd(gcd(S, I), cpu ? 16 : 16 / sizeof(scalar_t)); X_PIECES = B*K / JOINED
+//! let     TILES_OF_16 = cdiv(B, 32)*cdiv(S, 16)
+//! let     TILED = cuda && sizeof(scalar_t) == 2 && !SMALL && S % 8 == 0 && I % 8 == 0 && K <= 1280 && TILES_OF_16 <= 132
 //! let     UNITS = max(32, min(256, pow2(S))); BIAS_BLOCKS = cuda && B <= 1024 ? cdiv(3*S, 8) : 0
 //! saved   gates acc_t [B, 3*S]
 //! scratch d_gates [B, 3*S]
@@ -22,16 +24,17 @@
 //
 //! forward
 //!   kernel lltm_forward_small when SMALL grid cdiv(B, 16)*cdiv(S, 4)
-//!   kernel lltm_join when !SMALL threads X_PIECES
-//!   matmul gates = x @ weights.T when !SMALL
-//!   kernel lltm_forward_cells when !SMALL grid B*cdiv(S, UNITS) block UNITS bind KEEP = wanted(gates)
+//!   kernel lltm_forward_tile when TILED grid TILES_OF_16 block 256 shared 61440 bind KEEP = wanted(gates)
+//!   kernel lltm_join when !SMALL && !TILED threads X_PIECES
+//!   matmul gates = x @ weights.T when !SMALL && !TILED
+//!   kernel lltm_forward_cells when !SMALL && !TILED grid B*cdiv(S, UNITS) block UNITS bind KEEP = wanted(gates)
 //
 //! backward grad_input grad_weights grad_bias grad_old_h grad_old_cell
 //!   kernel lltm_backward_small when SMALL
 //!   bind WEIGHT_BLOCKS = (wanted(grad_weights) || wanted(grad_bias)) * cdiv(3*S, 8)
-//!   bind X_BLOCKS = (wanted(grad_old_h) || wanted(grad_input)) * cdiv(B, 4) * TILES
+//!   bind X_BLOCKS = (wanted(grad_old_h) || wanted(grad_input)) * cdiv(B, 2) * TILES
 //!   grid (wanted(grad_weights) || wanted(grad_bias)) * cdiv(3*S, 8) + \
-//!        (wanted(grad_old_h) || wanted(grad_input)) * cdiv(B, 4) * TILES + \
+//!        (wanted(grad_old_h) || wanted(grad_input)) * cdiv(B, 2) * TILES + \
 //!        wanted(grad_old_cell) * cdiv(B*S, 256)
 //!   kernel lltm_join when cpu && wanted(grad_weights) threads X_PIECES
 //!   kernel lltm_backward_cells when !SMALL grid B*cdiv(S, UNITS) block UNITS
@@ -46,7 +49,7 @@
 //!   sum grad_bias = d_gates over 0
 //!   when !SMALL && (BIAS_BLOCKS == 0 || !wanted(grad_old_h) || !wanted(grad_input))
 
-#include "lltm.cuh"
+#include "lltm_tile.cuh"
 
 // What the gates are made of: element k of [old_h, input] in row b.
 template <class T>
@@ -72,31 +75,33 @@ template <class T>
 __global__ void lltm_forward_small(const T *__restrict__ input, const T *__restrict__ weights,
                                    const T *__restrict__ bias, const T *__restrict__ old_h,
                                    const T *__restrict__ old_cell, T *__restrict__ new_h,
-                                   T *__restrict__ new_cell, acc_t *__restrict__ gates, int64_t B,
-                                   int64_t I, int64_t S)
+                                   T *__restrict__ new_cell, acc_t *__restrict__ gates, int B,
+                                   int I, int S)
 {
-    enum { ROWS = 16, UNITS = 4, PARTS = 4, DEPTH = 64, STRIDE = DEPTH + 4 };
+    enum { ROWS = 16, UNITS = 4, PARTS = 4, DEPTH = 160, STRIDE = DEPTH + 4 };
     __shared__ acc_t x[ROWS * STRIDE], w[3 * UNITS * STRIDE];
-    const uint32_t across = (uint32_t)((S + UNITS - 1) / UNITS);
-    const int64_t K = S + I;
-    const int64_t top = blockIdx.x / across * ROWS, left = blockIdx.x % across * UNITS;
+    const int across = (S + UNITS - 1) / UNITS, block = (int)blockIdx.x;
+    const int K = S + I;
+    const int top = block / across * ROWS, left = block % across * UNITS;
     const int part = (int)threadIdx.x % PARTS, unit = (int)threadIdx.x / PARTS % UNITS,
               row = (int)threadIdx.x / (PARTS * UNITS);
     acc_t sum[3] = {};
-    for (int64_t from = 0; from < K; from += DEPTH) {
+    for (int from = 0; from < K; from += DEPTH) {
+#pragma unroll
         for (int i = (int)threadIdx.x; i < ROWS * DEPTH; i += 256) {
-            const int64_t b = top + i / DEPTH, k = from + i % DEPTH;
+            const int b = top + i / DEPTH, k = from + i % DEPTH;
             x[i / DEPTH * STRIDE + i % DEPTH] = b < B && k < K ? load_x(old_h, input, b, k, S, I)
                                                                : acc_t(0);
         }
+#pragma unroll
         for (int i = (int)threadIdx.x; i < 3 * UNITS * DEPTH; i += 256) {
-            const int64_t s = left + i / DEPTH % UNITS, k = from + i % DEPTH;
-            const int64_t r = i / DEPTH / UNITS * S + s;
+            const int s = left + i / DEPTH % UNITS, k = from + i % DEPTH;
+            const int r = i / DEPTH / UNITS * S + s;
             w[i / DEPTH * STRIDE + i % DEPTH] = s < S && k < K ? opd::load(weights + r * K + k)
                                                                : acc_t(0);
         }
         __syncthreads();
-#pragma unroll
+#pragma unroll 16
         for (int k = part; k < DEPTH; k += PARTS)
 #pragma unroll
             for (int g = 0; g < 3; g++)
@@ -108,7 +113,7 @@ __global__ void lltm_forward_small(const T *__restrict__ input, const T *__restr
         sum[g] += __shfl_xor_sync(0xffffffffu, sum[g], 1);
         sum[g] += __shfl_xor_sync(0xffffffffu, sum[g], 2);
     }
-    const int64_t b = top + row, s = left + unit;
+    const int b = top + row, s = left + unit;
     if (part != 0 || b >= B || s >= S)
         return;
     const lltm_gates a = lltm_gates::activate(sum[0] + opd::load(bias + s),
@@ -119,6 +124,29 @@ __global__ void lltm_forward_small(const T *__restrict__ input, const T *__restr
     opd::store(new_cell + b * S + s, cell);
     opd::store(new_h + b * S + s, a.make_h(cell));
 }
+
+#ifndef OPD_CPU
+// All of forward in one launch, on tensor cores, where all tiles run at once.
+template <class T>
+__global__ void __launch_bounds__(256, 2)
+    lltm_forward_tile(const T *__restrict__ input, const T *__restrict__ weights,
+                      const T *__restrict__ bias, const T *__restrict__ old_h,
+                      const T *__restrict__ old_cell, T *__restrict__ new_h,
+                      T *__restrict__ new_cell, float *gates, int64_t B, int64_t S, int64_t K,
+                      bool KEEP)
+{
+    const auto given = [&](int64_t b, int64_t s) {
+        return lltm_given{ {}, opd::load(old_cell + b * S + s) };
+    };
+    const auto finish = [&](int64_t b, int64_t s, const lltm_gates &a, float cell) {
+        if (KEEP)
+            a.store(gates + b * 3 * S + s, S);
+        opd::store(new_cell + b * S + s, cell);
+        opd::store(new_h + b * S + s, a.make_h(cell));
+    };
+    make_lltm_tile<16, false, true>(weights, bias, old_h, input, B, S, K, given, finish);
+}
+#endif
 
 // x = [old_h, input], so many elements a thread as lie side by side in both: one product with all of
 // it takes less time than two with the halves.
@@ -173,7 +201,7 @@ __device__ __forceinline__ lltm_slopes find_slopes(const acc_t *gates, const T *
 }
 
 // All of backward in one launch. The slopes are cheap, so each block works out those it needs:
-// blocks make 8 rows of grad_weights, or 4 rows of 32 columns of the gradient of [old_h, input], or
+// blocks make 8 rows of grad_weights, or 2 rows of 32 columns of the gradient of [old_h, input], or
 // 256 elements of grad_old_cell.
 template <class T>
 __global__ void lltm_backward_small(const T *__restrict__ input, const T *__restrict__ weights,
@@ -183,35 +211,37 @@ __global__ void lltm_backward_small(const T *__restrict__ input, const T *__rest
                                     const T *__restrict__ grad_new_cell, T *__restrict__ grad_input,
                                     T *__restrict__ grad_weights, T *__restrict__ grad_bias,
                                     T *__restrict__ grad_old_h, T *__restrict__ grad_old_cell,
-                                    int64_t B, int64_t I, int64_t S, int64_t TILES,
-                                    int64_t WEIGHT_BLOCKS, int64_t X_BLOCKS)
+                                    int B, int I, int S, int TILES,
+                                    int WEIGHT_BLOCKS, int X_BLOCKS)
 {
-    enum { ROWS = 8, DEPTH = 64 };
-    __shared__ acc_t d[ROWS][DEPTH], parts[8][4][32];
-    const int64_t K = S + I;
+    enum { ROWS = 8, DEPTH = 64, X_ROWS = 2, UNITS = 256 / X_ROWS };
+    __shared__ acc_t d[3 * 256], parts[8][X_ROWS][32]; // slopes, of either kind of block
+    const int K = S + I;
     const int id = (int)threadIdx.x;
-    int64_t block = blockIdx.x;
+    int block = (int)blockIdx.x;
     if (block < WEIGHT_BLOCKS) {
-        const int64_t top = block * ROWS;
-        for (int64_t first = 0; first < K + 1; first += 256) { // column K is the bias's
-            const int64_t k = first + id;
+        const int top = block * ROWS;
+        for (int first = 0; first < K + 1; first += 256) { // column K is the bias's
+            const int k = first + id, pitch = k < S ? S : I;
+            const T *x = k < S ? old_h + k : input + k - S;
             acc_t sum[ROWS] = {};
-            for (int64_t from = 0; from < B; from += DEPTH) {
+            for (int from = 0; from < B; from += DEPTH) {
                 __syncthreads();
                 for (int i = id; i < ROWS * DEPTH; i += 256) {
-                    const int64_t r = top + i / DEPTH, b = from + i % DEPTH;
-                    d[i / DEPTH][i % DEPTH] = r < 3 * S && b < B
-                                                  ? find_slopes(gates, new_cell, grad_new_h,
-                                                                grad_new_cell, b, r % S, S)
-                                                        .g[r / S]
-                                                  : acc_t(0);
+                    const int r = top + i / DEPTH, b = from + i % DEPTH;
+                    d[i] = r < 3 * S && b < B ? find_slopes(gates, new_cell, grad_new_h,
+                                                            grad_new_cell, b, r % S, S)
+                                                    .g[r / S]
+                                              : acc_t(0);
                 }
                 __syncthreads();
-                for (int64_t b = from; b < B && b < from + DEPTH && k <= K; b++) {
-                    const acc_t x = k < K ? load_x(old_h, input, b, k, S, I) : acc_t(1);
+                const int count = k <= K ? min(B - from, (int)DEPTH) : 0;
+#pragma unroll 8
+                for (int j = 0; j < count; j++) {
+                    const acc_t v = k < K ? opd::load(x + (from + j) * pitch) : acc_t(1);
 #pragma unroll
                     for (int r = 0; r < ROWS; r++)
-                        sum[r] += d[r][b - from] * x;
+                        sum[r] += d[r * DEPTH + j] * v;
                 }
             }
 #pragma unroll
@@ -226,31 +256,36 @@ __global__ void lltm_backward_small(const T *__restrict__ input, const T *__rest
     }
     block -= WEIGHT_BLOCKS;
     if (block < X_BLOCKS) {
-        const int64_t top = block / TILES * 4, k = block % TILES * 32 + id % 32;
-        acc_t sum[4] = {};
-        for (int64_t from = 0; from < 3 * S; from += DEPTH) {
-            const int64_t b = top + id / DEPTH, r = from + id % DEPTH;
+        const int top = block / TILES * X_ROWS, k = block % TILES * 32 + id % 32;
+        acc_t sum[X_ROWS] = {};
+        for (int from = 0; from < S; from += UNITS) {
             __syncthreads();
-            d[id / DEPTH][id % DEPTH] =
-                b < B && r < 3 * S
-                    ? find_slopes(gates, new_cell, grad_new_h, grad_new_cell, b, r % S, S).g[r / S]
-                    : acc_t(0);
+            const int b = top + id / UNITS, s = from + id % UNITS;
+            const bool there = b < B && s < S;
+            const lltm_slopes of = find_slopes(gates, new_cell, grad_new_h, grad_new_cell,
+                                               there ? b : 0, there ? s : 0, S);
+#pragma unroll
+            for (int g = 0; g < 3; g++)
+                d[g * 256 + id] = there ? of.g[g] : acc_t(0);
             __syncthreads();
+#pragma unroll 4
+            for (int u = id / 32; u < UNITS; u += 8)
 #pragma unroll
-            for (int j = id / 32; j < DEPTH; j += 8) {
-                const acc_t w = from + j < 3 * S && k < K ? opd::load(weights + (from + j) * K + k)
-                                                          : acc_t(0);
+                for (int g = 0; g < 3; g++) {
+                    const acc_t w = from + u < S && k < K
+                                        ? opd::load(weights + (g * S + from + u) * K + k)
+                                        : acc_t(0);
 #pragma unroll
-                for (int row = 0; row < 4; row++)
-                    sum[row] += d[row][j] * w;
-            }
+                    for (int row = 0; row < X_ROWS; row++)
+                        sum[row] += d[g * 256 + row * UNITS + u] * w;
+                }
         }
 #pragma unroll
-        for (int row = 0; row < 4; row++)
+        for (int row = 0; row < X_ROWS; row++)
             parts[id / 32][row][id % 32] = sum[row];
         __syncthreads();
-        const int64_t b = top + id / 32;
-        if (id >= 128 || b >= B || k >= K)
+        const int b = top + id / 32;
+        if (id >= 32 * X_ROWS || b >= B || k >= K)
             return;
         acc_t total = 0;
         for (int part = 0; part < 8; part++)
@@ -261,7 +296,7 @@ __global__ void lltm_backward_small(const T *__restrict__ input, const T *__rest
             opd::store(grad_input + b * I + k - S, total);
         return;
     }
-    const int64_t at = (block - X_BLOCKS) * 256 + id;
+    const int at = (block - X_BLOCKS) * 256 + id;
     if (at < B * S && grad_old_cell)
         opd::store(grad_old_cell + at,
                    find_slopes(gates, new_cell, grad_new_h, grad_new_cell, at / S, at % S, S).cell);

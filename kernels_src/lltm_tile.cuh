@@ -1,4 +1,4 @@
-// A step of lltm_sequence.cu in one launch: the product with h, and the cell.
+// A step of lltm_sequence.cu in one launch, the product with h and the cell, and of lltm.cu.
 //
 // A block makes 2*UNITS rows by UNITS units. Its product is on tensor cores: of 16 bits, or of TF32
 // where that is allowed. Else it is as exact as one of floats: each float is the sum of two of TF32
@@ -169,12 +169,17 @@ __device__ __noinline__ float sum_products(const T *a, const T *b, int64_t n)
     return sum;
 }
 
-template <int UNITS, bool EXACT, class T>
-__global__ void __launch_bounds__(256, UNITS == 32 ? 1 : 2)
-    lltm_tile_step(const T *__restrict__ weights, const T *__restrict__ bias,
-                   const T *__restrict__ h0, const T *__restrict__ c0, T *hs, T *__restrict__ h,
-                   T *__restrict__ c, float *gates, float *cells, int64_t t, int64_t n, int64_t B,
-                   int64_t S, int64_t K, int64_t last, bool KEEP)
+// What a unit of a row has beside the product: of its gates, and its cell.
+struct lltm_given {
+    float gates[3], cell;
+};
+
+// The block's units from the product of h, or of [h, x] where JOINED, with weights, whose rows are
+// K apart. given(b, s) is read meanwhile; finish(b, s, gates, cell) takes what is made.
+template <int UNITS, bool EXACT, bool JOINED, class T, class Given, class Finish>
+__device__ __forceinline__ void
+make_lltm_tile(const T *__restrict__ weights, const T *__restrict__ bias, const T *h, const T *x,
+               int64_t B, int64_t S, int64_t K, const Given &given, const Finish &finish)
 {
     typedef lltm_tile<T, UNITS, EXACT> tile;
     enum {
@@ -190,22 +195,27 @@ __global__ void __launch_bounds__(256, UNITS == 32 ? 1 : 2)
     float *const sums = (float *)lltm_memory; // once all stages have been read
     const uint32_t across = (uint32_t)((S + UNITS - 1) / UNITS);
     const int64_t top = blockIdx.x / across * tile::ROWS, left = blockIdx.x % across * UNITS;
-    const T *state = t > 0 ? hs + (t - 1) * n : h0;
-    // A thread copies 16 bytes of two rows of h and of a unit's three of weights.
+    const int64_t deep = JOINED ? K : S, I = K - S;
+    // A thread copies 16 bytes of two rows of h or x and of a unit's three of weights.
     static_assert(tile::THREADS * 4 == UNITS * tile::DEPTH, "a line for each unit");
     const int word = (int)threadIdx.x % (tile::DEPTH / 4) * 4,
               line = (int)threadIdx.x / (tile::DEPTH / 4), chunk = word * PER_WORD;
-    const T *from_h = state + (top + line) * S + chunk,
+    const T *from_h = h + (top + line) * S + chunk,
+            *from_x = JOINED ? x + (top + line) * I + chunk - S : nullptr,
             *from_weights = weights + (left + line) * K + chunk;
-    const bool even = opd::is_aligned(state, 16) && opd::is_aligned(weights, 16);
-    const int steps = (int)((S + DEPTH - 1) / DEPTH);
+    const bool even = opd::is_aligned(h, 16) && opd::is_aligned(weights, 16) &&
+                      (!JOINED || opd::is_aligned(x, 16));
+    const int steps = (int)((deep + DEPTH - 1) / DEPTH);
     auto copy = [&](int step) {
         uint32_t *to = stages + step % STAGES * tile::STAGE + tile::place(line, word);
         const int64_t k = (int64_t)step * DEPTH;
+        const bool of_x = JOINED && k + chunk >= S;
 #pragma unroll
         for (int i = 0; i < 5; i++, to += UNITS * tile::DEPTH) {
-            const T *from = i < 2 ? from_h + i * UNITS * S : from_weights + (i - 2) * S * K;
-            const bool there = k + chunk < S &&
+            const T *from = i >= 2 ? from_weights + (i - 2) * S * K
+                            : of_x ? from_x + i * UNITS * I
+                                   : from_h + i * UNITS * S;
+            const bool there = k + chunk < deep &&
                                (i < 2 ? top + line + i * UNITS < B : left + line < S);
             if (even)
                 copy_to_shared<COPIED>((T *)to, there ? from + k : weights, there);
@@ -221,16 +231,13 @@ __global__ void __launch_bounds__(256, UNITS == 32 ? 1 : 2)
     }
     const int unit = (int)threadIdx.x % UNITS, first = (int)threadIdx.x / UNITS;
     const int64_t s = left + unit;
-    float given[CELLS][3] = {}, cell[CELLS] = {}, by[3] = {};
+    lltm_given had[CELLS] = {};
+    float by[3] = {};
 #pragma unroll
     for (int i = 0; i < CELLS; i++) {
         const int64_t b = top + first + i * ROWS_APART;
-        if (b >= B || s >= S)
-            continue;
-#pragma unroll
-        for (int g = 0; g < 3; g++)
-            given[i][g] = gates[t * 3 * n + (b * 3 + g) * S + s];
-        cell[i] = t > 0 ? cells[(KEEP ? (t - 1) * n : 0) + b * S + s] : opd::load(c0 + b * S + s);
+        if (b < B && s < S)
+            had[i] = given(b, s);
     }
 #pragma unroll
     for (int g = 0; g < 3; g++)
@@ -255,35 +262,58 @@ __global__ void __launch_bounds__(256, UNITS == 32 ? 1 : 2)
         const int row = first + i * ROWS_APART;
 #pragma unroll
         for (int g = 0; g < 3; g++)
-            tile::collapse(sums, row, g * UNITS + unit, given[i][g]);
-        old_cells[row * tile::SUM_PITCH + unit] = cell[i];
+            tile::collapse(sums, row, g * UNITS + unit, had[i].gates[g]);
+        old_cells[row * tile::SUM_PITCH + unit] = had[i].cell;
     }
 #pragma unroll (CELLS > 2 ? 1 : 2)
     for (int i = 0; i < CELLS; i++) {
         const int row = first + i * ROWS_APART;
-        const int64_t b = top + row, at = b * S + s;
+        const int64_t b = top + row;
         if (b >= B || s >= S)
             continue;
         const float *sum = sums + row * tile::SUM_PITCH + unit;
-        float *g = gates + (t * B + b) * 3 * S + s,
-              z[3] = { sum[0], sum[UNITS], sum[2 * UNITS] };
-        if (EXACT && !(z[0] - z[0] + z[1] - z[1] + z[2] - z[2] == 0))
+        float z[3] = { sum[0], sum[UNITS], sum[2 * UNITS] };
+        if (EXACT && !(z[0] - z[0] + z[1] - z[1] + z[2] - z[2] == 0)) {
+            const lltm_given again = given(b, s);
             for (int j = 0; j < 3; j++) {
-                z[j] = g[j * S];
+                z[j] = again.gates[j];
                 if (z[j] == z[j]) // else it is no number whatever is added
-                    z[j] += sum_products(state + b * S, weights + (j * S + s) * K, S);
+                    z[j] += sum_products(h + b * S, weights + (j * S + s) * K, S);
             }
+        }
         const lltm_gates a = lltm_gates::activate(z[0] + by[0], z[1] + by[1], z[2] + by[2]);
-        const float made_cell = old_cells[row * tile::SUM_PITCH + unit] + a.candidate * a.i;
-        const float made = a.make_h(made_cell);
+        finish(b, s, a, old_cells[row * tile::SUM_PITCH + unit] + a.candidate * a.i);
+    }
+}
+
+template <int UNITS, bool EXACT, class T>
+__global__ void __launch_bounds__(256, UNITS == 32 ? 1 : 2)
+    lltm_tile_step(const T *__restrict__ weights, const T *__restrict__ bias,
+                   const T *__restrict__ h0, const T *__restrict__ c0, T *hs, T *__restrict__ h,
+                   T *__restrict__ c, float *gates, float *cells, int64_t t, int64_t n, int64_t B,
+                   int64_t S, int64_t K, int64_t last, bool KEEP)
+{
+    const T *state = t > 0 ? hs + (t - 1) * n : h0;
+    const auto given = [&](int64_t b, int64_t s) {
+        lltm_given had;
+#pragma unroll
+        for (int g = 0; g < 3; g++)
+            had.gates[g] = gates[t * 3 * n + (b * 3 + g) * S + s];
+        had.cell = t > 0 ? cells[(KEEP ? (t - 1) * n : 0) + b * S + s] : opd::load(c0 + b * S + s);
+        return had;
+    };
+    const auto finish = [&](int64_t b, int64_t s, const lltm_gates &a, float cell) {
+        const int64_t at = b * S + s;
+        const float made = a.make_h(cell);
         if (KEEP)
-            a.store(g, S);
-        cells[(KEEP ? t * n : 0) + at] = made_cell;
+            a.store(gates + (t * B + b) * 3 * S + s, S);
+        cells[(KEEP ? t * n : 0) + at] = cell;
         opd::store(hs + t * n + at, made);
         if (t == last) {
             opd::store(h + at, made);
-            opd::store(c + at, made_cell);
+            opd::store(c + at, cell);
         }
-    }
+    };
+    make_lltm_tile<UNITS, EXACT, false>(weights, bias, state, state, B, S, K, given, finish);
 }
 #endif

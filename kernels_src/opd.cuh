@@ -325,8 +325,8 @@ __device__ __forceinline__ typename only_if<is_16bit<T>::value, T>::type operato
 }
 
 // N elements that are loaded and stored at once: 16 bytes are the best of a GPU. Addresses must be
-// multiples of its size.
-template <class T, int N> struct alignas(sizeof(T) * N) vec {
+// multiples of its size; where N is no power of two, of the greatest one in N.
+template <class T, int N> struct alignas(sizeof(T) * (N & -N)) vec {
     T v[N];
     __device__ __forceinline__ T &operator[](int i)
     {

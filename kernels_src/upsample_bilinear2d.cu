@@ -33,11 +33,11 @@
 //! let     step_w = mode == "align_corners" ? (OW > 1 ? 1.0 * (W - 1) / (OW - 1) : 0.0) : \
 //!           present(scale) ? 1 / scale[1] : 1.0 * W / OW
 //! let     SMALL = max(max(H, OH), max(W, OW)) < 4194304 && fits32(numel(input), numel(output))
-//! let     PACK = step_w < 1 ? V : min(V, 4); LANES = min(32, pow2(cdiv(OW, PACK)))
+//! let     FEW = numel(output) <= 196608; PACK = step_w < 1 && !FEW ? V : min(V, 4); LANES = min(32, pow2(cdiv(OW, PACK)))
 // Taller strips for more outputs, as far as blocks are left for all processors and shared memory for a block's outputs.
 //! let     NARROW = OW % PACK == 0 || OW*sizeof(scalar_t) <= 2560; LINES = N*C*OH
 //! let     TALL = numel(output) >= 524288*V && LINES >= 4096 ? 16 : numel(output) >= 262144*V && LINES >= 2048 ? 8 : 4
-//! let     ROWS = cpu ? 8 : numel(output) >= 16777216 ? 16 : NARROW ? TALL : 4
+//! let     ROWS = cpu ? 8 : FEW ? 1 : numel(output) >= 16777216 ? 16 : NARROW ? TALL : 4
 //! let     BACK_ROWS = numel(input) >= 4194304 ? 16 : numel(input) >= 524288 ? 4 : 2
 //! let     TILES = cdiv(OW, LANES*PACK); BACK_V = SMALL && step_w >= 1 ? W % V == 0 ? V : W % 2 == 0 ? 2 : 1 : 1
 //! let     BACK_LANES = min(32, pow2(cdiv(W, BACK_V))); BACK_TILES = cdiv(W, BACK_LANES*BACK_V)
@@ -73,13 +73,15 @@
 //! example input=[1,3,4,3] size=[31,1] mode="align_corners"
 //! example input=[1,2,1,1] size=[70,90]
 //! example input=[2,3,5,8] size=[5,8]
+//! example input=[3,64,17,20] scale=2
+//! example input=[2,64,33,20] size=[65,25]
 //! example input=[1,1,2,4194304] size=[1,8]
 //
 //! forward
 //!   kernel  upsample_columns when cpu && !SAME threads OW
 //!   formula output = input when SAME
 //!   kernel  upsample_forward_rows otherwise cpu threads N*C*GROUPS*cdiv(OW, 512) by 1
-//!   kernel  upsample_forward_part<scalar_t, PACK, WHOLE> otherwise SMALL && SHARED <= 98304
+//!   kernel  upsample_forward_part<scalar_t, PACK, WHOLE> otherwise SMALL && !FEW && SHARED <= 98304
 //!   grid    cdiv(PLANES, PART_PLANES)*PARTS_H block min(160, cdiv(PART_PLANES*PART_H*ACROSS, 32*STRIP)*32) shared SHARED
 //!   kernel  upsample_forward<scalar_t, acc_t, int, PACK> otherwise SMALL
 //!   grid    cdiv(UNITS, 256 / LANES) block LANES, 256 / LANES

@@ -17,7 +17,7 @@
 //! shape   output [N, OH, OW, C]
 //! batch   N
 //! linear  input
-//! let     SAME = OH == H && OW == W; shift = mode == "half_pixel" ? 0.5 : 0.0; V = gcd(max(C, 1), 16 / sizeof(scalar_t))
+//! let     SAME = OH == H && OW == W; shift = mode == "half_pixel" ? 0.5 : 0.0; V = C == 3 ? 3 : gcd(max(C, 1), 16 / sizeof(scalar_t))
 //! let     step_h = mode == "align_corners" ? (OH > 1 ? 1.0 * (H - 1) / (OH - 1) : 0.0) : \
 //!           present(scale) ? 1 / scale[0] : 1.0 * H / OH
 //! let     step_w = mode == "align_corners" ? (OW > 1 ? 1.0 * (W - 1) / (OW - 1) : 0.0) : \
@@ -25,9 +25,9 @@
 //! let     VECS = max(1, C / V); SMALL = max(H, W, OH, OW) < 4194304 && fits32(2*H*W*C, 2*OH*OW*C)
 // A block makes ROWS rows of outputs of a part of their vectors.
 //! let     MADE = N*OH*OW*VECS; ROWS = step_h < 1 ? max(1, min(8, MADE / 1048576)) : 1; GROUPS = cdiv(OH, ROWS)
-//! let     EACH = MADE >= 1048576 ? 1024 : 256; PARTS = cdiv(OW*C / V, EACH)
+//! let     EACH = MADE >= (V == 3 ? 524288 : 1048576) ? 1024 : 256; PARTS = cdiv(OW*C / V, EACH)
 // Or BACK_W columns of a row of inputs, of CH channels, from BACK_OW of outputs; one, where many read it.
-//! let     BACK_V = min(V, 4); CH = min(C, 32); SETS = cdiv(C, max(CH, 1)); MOST = 4096 / max(CH, 1)
+//! let     BACK_V = V == 8 ? 4 : V; CH = min(C, 32); SETS = cdiv(C, max(CH, 1)); MOST = 4096 / max(CH, 1)
 //! let     BACK_W = max(1, min(W, min(MOST, floor((MOST - 3)*step_w) - 2))); BACK_PARTS = cdiv(W, BACK_W)
 //! let     BACK_OW = min(OW, floor((BACK_W + 2) / max(step_w, 0.0000001)) + 3)
 //! let     BACK_OH = min(OH, floor(3 / max(step_h, 0.0000001)) + 3)
@@ -75,8 +75,8 @@ __global__ void upsample_last(const T *__restrict__ input, T *__restrict__ outpu
             last = (I)min((int64_t)first + EACH, OW * (int)VECS);
     const I oh = (I)(group - n * GROUPS) * ROWS, end = (I)min((int64_t)oh + ROWS, OH);
     const axis<A, I> rows((I)H, (I)OH, step_h, shift), columns((I)W, (I)OW, step_w, shift);
-    const bool whole = opd::is_aligned(input, V * sizeof(T)),
-               whole_out = opd::is_aligned(output, V * sizeof(T));
+    const bool whole = opd::is_aligned(input, alignof(opd::vec<T, V>)),
+               whole_out = opd::is_aligned(output, alignof(opd::vec<T, V>));
     for (I i = first + (I)threadIdx.x; i < last; i += (I)blockDim.x) {
         const I ow = i / VECS, c = (i - ow * VECS) * V;
         const tap<A, I> x = columns.at(ow);
@@ -151,8 +151,8 @@ __global__ void __launch_bounds__(256)
     __syncthreads();
 
     const int vecs = channels / V;
-    const bool whole = opd::is_aligned(grad_output, V * sizeof(T)),
-               whole_in = opd::is_aligned(grad_input, V * sizeof(T));
+    const bool whole = opd::is_aligned(grad_output, alignof(opd::vec<T, V>)),
+               whole_in = opd::is_aligned(grad_input, alignof(opd::vec<T, V>));
     const T *from = grad_output + (((int64_t)n * OH + top) * OW + left) * C + set * CH;
 #pragma unroll 1
     for (int i = tid; i < wide * vecs; i += 256) {
@@ -202,7 +202,7 @@ __global__ void upsample_last_crowd(const T *__restrict__ grad_output, T *__rest
     const int64_t top = rows.find(h - 1), left = columns.find(w - 1);
     const unsigned width = (unsigned)(columns.find(w + 1) - left);
     const int64_t count = c < C ? (rows.find(h + 1) - top) * width : 0;
-    const bool whole = opd::is_aligned(grad_output, V * sizeof(T));
+    const bool whole = opd::is_aligned(grad_output, alignof(opd::vec<T, V>));
     acc_t sum[V] = {};
 #pragma unroll 2
     for (int64_t i = other; i < count; i += OTHERS) {
@@ -225,7 +225,7 @@ __global__ void upsample_last_crowd(const T *__restrict__ grad_output, T *__rest
 #pragma unroll
         for (int k = 0; k < V; k++)
             sum[k] += parts[of][lane * V + k];
-    write_channels<V>(grad_input + at * C + c, sum, opd::is_aligned(grad_input, V * sizeof(T)));
+    write_channels<V>(grad_input + at * C + c, sum, opd::is_aligned(grad_input, alignof(opd::vec<T, V>)));
 }
 #else
 

@@ -11,6 +11,7 @@ from fractions import Fraction
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import DEVICE
 
 as_shipped = pytest.mark.as_shipped
 
@@ -60,9 +61,35 @@ BROADCASTS = [
 ]
 
 
+# Sizes by which a GPU has other kernels; a CPU, which compiles anew for each, has every one in one dtype alone.
+SIZED = [
+    conv_case([2, 3, 56, 56], 1, (51, 5), padding=[25, 2]),
+    conv_case([2, 3, 40, 56], 1, (5, 51), padding=[2, 25]),
+    conv_case([1, 2, 66, 40], 1, (64, 3), padding=[32, 1]),
+    # More than are made without shared memory.
+    conv_case([2, 48, 56, 56], 1, (3, 3), padding=1),
+    conv_case([3, 460, 14, 14], 1, (3, 3), padding=1),
+    conv_case([7, 780, 7, 7], 1, (5, 5), padding=2, bias=False),
+    conv_case([1, 24, 104, 112], 1, (5, 5), padding=2),
+    conv_case([2, 90, 38, 39], 1, (5, 5), padding=2),
+    conv_case([2, 66, 65, 64], 2, (3, 3), padding=1, stride=2),
+    conv_case([1, 80, 60, 56], 1, (5, 5), padding=4, dilation=2),
+    conv_case([1, 60, 200, 203], 1, (3, 3), padding=1, stride=3),
+    # Gradients of weights of planes in shared memory: of several images, of rows of one.
+    conv_case([9, 47, 25, 25], 1, (3, 3), padding=1),
+    conv_case([1, 2, 300, 333], 1, (3, 3), padding=1),
+    conv_case([3, 5, 20, 20], 1, (3, 3), padding=6, dilation=6),
+    conv_case([2, 3, 40, 37], 2, (7, 7), padding=3, stride=4),
+    conv_case([4, 3, 75, 75], 1, (5, 5), padding=2, stride=2),
+    conv_case([2, 3, 41, 30], 1, (4, 3), padding=[9, 2], stride=[1, 3], dilation=[5, 1]),
+]
+
+
 def is_wanted(case, dtype):
     """Each way to broadcast is compiled anew for each dtype, which is most of what testing it takes:
     so every one is tested in one dtype of 16 bits, and in one of more."""
+    if case in SIZED:
+        return DEVICE != "cpu" or SIZED.index(case) % len(BOUNDS) == list(BOUNDS).index(dtype)
     if case not in BROADCASTS:
         return True
     n = BROADCASTS.index(case)
@@ -142,6 +169,13 @@ SIZES = [([1, 2, 5, 7], [5, 7]), ([1, 2, 5, 7], [5, 8]), ([2, 2, 6, 9], [1, 1]),
          ([2, 3, 2, 3], [50, 64]), ([1, 1, 100, 90], [7, 11]), ([2, 0, 4, 4], [3, 3]),
          ([3, 7, 8, 16], [16, 32]), ([2, 1, 65, 33], [513, 259]), ([1, 2, 150, 96], [300, 192]),
          ([1, 2, 90, 160], [45, 80]), ([1, 1, 4, 3000], [9, 6000])]
+
+
+RESIZED = [([shape], {"size": size, "mode": mode}) for shape, size, mode in [
+    ([1, 90, 25, 34], [50, 68], "half_pixel"), ([2, 24, 65, 33], [129, 65], "align_corners"),
+    ([4, 48, 60, 80], [30, 41], "asymmetric"), ([1, 2, 300, 400], [480, 640], "half_pixel"),
+    ([1, 4, 4, 3000], [9, 6000], "align_corners"), ([2, 96, 7, 7], [33, 32], "half_pixel")]]
+SIZED += RESIZED
 
 
 def rms_norm(input, weight, *, eps):
@@ -229,6 +263,7 @@ REFERENCES = {
             conv_case([2, 2, 40, 12], 1, (9, 9), stride=3, padding=7),
             conv_case([0, 3, 9, 9], 1, (3, 3)),  # an empty batch
             conv_case([2, 4, 6, 6], 1, (6, 6)),
+            *SIZED,
         ],
     ),
     "lltm": (
@@ -242,6 +277,7 @@ REFERENCES = {
             lltm_case(4, 0, state=4),
             lltm_case(2, 3, state=0),
             lltm_case(70, 100, state=200),
+            lltm_case(67, 264, state=504),
         ],
     ),
     "lltm_sequence": (
@@ -262,7 +298,8 @@ REFERENCES = {
     ),
     "upsample_bilinear2d": (
         upsample_bilinear2d,
-        [
+        RESIZED
+        + [
             ([shape], {how: value, "mode": mode})
             for mode in ("half_pixel", "align_corners", "asymmetric")
             for how, resizes in (("scale", RESIZES), ("size", SIZES))
@@ -280,7 +317,12 @@ def add_last(name, *more):
     def run(input, *others, **attrs):
         return reference(input.permute(0, 3, 1, 2), *others, **attrs).permute(0, 2, 3, 1)
 
-    moved = [([[s[0][0], *s[0][2:], s[0][1]], *s[1:]], attrs) for s, attrs in [*found[::3], *more]]
+    def move(case):
+        shapes, attrs = case
+        return [[shapes[0][0], *shapes[0][2:], shapes[0][1]], *shapes[1:]], attrs
+
+    moved = [move(case) for case in [*found[::3], *more]]
+    SIZED.extend(move(case) for case in found[::3] if case in SIZED)
     REFERENCES[f"{name}_nhwc"] = run, moved
 
 
@@ -289,11 +331,14 @@ add_last("depthwise_conv2d", conv_case([2, 36, 14, 9], 1, (3, 3), padding=1),
          conv_case([1, 65, 9, 30], 1, (5, 5), padding=2), conv_case([2, 100, 11, 8], 1, (7, 7), padding=3),
          conv_case([1, 72, 13, 17], 1, (3, 3), padding=1, stride=2), conv_case([1, 40, 14, 20], 1, (13, 13), padding=6),
          conv_case([2, 33, 8, 35], 1, (31, 31), padding=15), conv_case([1, 48, 9, 9], 1, (3, 15), padding=[1, 7]),
-         conv_case([1, 34, 12, 12], 1, (4, 5), padding=2, dilation=2, stride=2))  # fmt: skip
+         conv_case([1, 34, 12, 12], 1, (4, 5), padding=2, dilation=2, stride=2),
+         conv_case([2, 96, 56, 56], 1, (3, 3), padding=1), conv_case([1, 100, 40, 41], 1, (7, 7), padding=3),
+         conv_case([1, 66, 90, 91], 1, (5, 5), padding=2, stride=2))  # fmt: skip
 add_last("upsample_bilinear2d", *(([[n, c, h, w]], {"size": size, "mode": mode}) for n, c, h, w, size, mode in [
     (2, 64, 1, 1, [33, 33], "half_pixel"), (1, 40, 3, 2, [70, 31], "half_pixel"),
     (2, 21, 13, 13, [104, 104], "align_corners"), (1, 34, 4, 300, [5, 700], "half_pixel"),
-    (1, 48, 30, 20, [13, 11], "asymmetric")]))  # fmt: skip
+    (1, 48, 30, 20, [13, 11], "asymmetric"), (2, 3, 31, 50, [17, 21], "half_pixel"),
+    (1, 3, 9, 14, [20, 33], "align_corners")]))  # fmt: skip
 
 # Operators that no row can describe, and where they are tested.
 ELSEWHERE = {"sgd_step": "test_optimizers.py", "adam_step": "test_optimizers.py",
