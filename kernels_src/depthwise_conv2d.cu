@@ -23,21 +23,22 @@
 //! batch   N; C CM
 //! linear  input bias; weight bias
 //! channels_last depthwise_conv2d_nhwc input output when CM == C && KH*KW <= 49 && max(SH, SW, DH, DW) <= 2
-//! let     M = CM / C; VEC = 16 / sizeof(scalar_t); TAPS = KW <= 7 ? KW : 0; SMALL = max(KH, KW) <= 7 && \
-//!           max(SH, SW) <= 4 && max(DH, DW) <= 2 && fits32(HW, 2*H + 4*PH, 2*W + 4*PW, N*CM*(OH + 8)*OW, N*C*(H + 8*SH)*(W + 2))
-//! let     MADE = N*CM*OHW; TINY = SMALL && KH*KW <= 25 && MADE <= 262144
+//! let     M = CM / C; VEC = 16 / sizeof(scalar_t); TAPS = KW <= 7 ? KW : 0; NEAR = max(SH, SW) <= 4 && \
+//!           fits32(HW, 2*H + 4*PH, 2*W + 4*PW, N*CM*(OH + 8)*OW, N*C*(H + 8*SH)*(W + 2))
+//! let     SMALL = NEAR && max(KH, KW) <= 7 && max(DH, DW) <= 2; FLAT = NEAR && VEC == 8 && KH == 1 && KW <= 31 && H < 8
+//! let     MADE = N*CM*OHW; TINY = NEAR && max(KH, KW) <= 7 && KH*KW <= 25 && MADE <= 262144
 //! let     ROWS = TINY ? (MADE <= 65536 ? 1 : 2) : KH <= 5 && OH >= 8 && MADE >= 4194304 ? 8 : 4; GROUPS = cdiv(OH, ROWS); QUADS = cdiv(OH, 4)
-//! let     LEVEL = SMALL && SH*SW*DH*DW == 1 && KW == 2*PW + 1; SAME = LEVEL && W % VEC == 0
+//! let     LEVEL = (SMALL || FLAT) && SH*SW*DH*DW == 1 && KW == 2*PW + 1; SAME = SMALL && LEVEL && W % VEC == 0
 //! let     CELLS_H = cdiv((H - 1 + PH) / SH - PH / SH + 1, 4); CELLS_W = (W - 1 + PW) / SW - PW / SW + 1
 //! let     EVEN = gcd(W, VEC); OUT_EVEN = gcd(OW, VEC); LEAD = (VEC - PW % VEC) % VEC
 // Parts of planes of depthwise_planes.cuh, of about 12 KB, of large windows less in small tensors: strips of STRIP by SIDE.
-//! let     PART = KH*KW <= 25 ? 12544 : max(2048, min(12544, N*C*HW*sizeof(scalar_t) / 264)); STRIP = OH % 7 == 0 ? 7 : 8
+//! let     PART = SMALL && KH*KW <= 25 ? 12544 : max(2048, min(12544, N*C*HW*sizeof(scalar_t) / 264)); STRIP = OH % 7 == 0 ? 7 : min(OH, 8)
 //! let     PART_H = min(cdiv(OH, STRIP), max(1, PART / (STRIP*SH*W*sizeof(scalar_t))))*STRIP
 //! let     PARTS_H = cdiv(OH, PART_H); AT_ONCE = M*PARTS_H == 1 ? max(1, PART / (max(H, PART_H*SH)*W*sizeof(scalar_t))) : 1
 //! let     PLANES = N*CM; PART_BYTES = 256 + W*sizeof(scalar_t)*(AT_ONCE > 1 ? AT_ONCE*H : min(H, (PART_H - 1)*SH + KH))
 //! let     SIDE = LEVEL ? EVEN : 1; PART_BLOCK = 64*max(1, min(4, VEC / (SIDE*SH*SW)))
-//! let     PLANAR = SMALL && !TINY && max(SH, SW) <= 2 && DH*DW == 1 && PART_BYTES <= 65536 \
-//!           && KH*KW <= (VEC == 4 && LEVEL ? 49 : VEC == 8 && EVEN == 8 ? (LEVEL ? 9 : 0) : 25)
+//! let     PLANAR = (SMALL || FLAT && LEVEL) && !TINY && max(SH, SW) <= 2 && DH*DW == 1 && PART_BYTES <= 65536 \
+//!           && KH*KW <= (FLAT ? 31 : VEC == 4 && LEVEL ? 49 : VEC == 8 && EVEN == 8 ? (LEVEL ? 9 : 0) : 25)
 // Tiles of depthwise_tile.cuh: TILE_H rows of TILES blocks of 16 bytes each; of input HALO_H of BLOCKS.
 //! let     DEPTH = (LEAD + (VEC - 1)*SW + (KW - 1)*DW) / VEC + 1; TALL = VEC == 2 ? 16 : VEC == 8 && SH == 1 ? 128 : 64
 //! let     DOWN = cdiv(OH, TALL); ALONG = cdiv(OW, SW == 1 ? 64 : 32); ALL = DOWN*ALONG == 1
@@ -46,16 +47,18 @@
 //! let     IMAGES = max(1, min(N, TALL / TILE_H, 32768 / (HALO_H*PITCH))); ALL_TILES = cdiv(N, IMAGES)*DOWN*ALONG
 //! let     TILE_BYTES = IMAGES*HALO_H*PITCH; FITS = TILE_BYTES <= 33000 && KH <= 64 && DEPTH*VEC <= 72
 //! let     TILED = FITS && fits32(N*CM*DOWN*ALONG, OH*SH + 2*H + 4*PH, 3*W + 4*PW, 128*HW, 128*OHW) && (VEC == 8 \
-//!           ? BLOCKS <= 16 && HALO_H*PITCH + TILE_H*OUT_PITCH <= 32000 : max(SH, SW) <= 4 && !(SMALL && (KH*KW < 49 || max(SH, SW) > 2)))
+//!           ? BLOCKS <= 16 : max(SH, SW) <= 4 && !(SMALL && (KH*KW < 49 || max(SH, SW) > 2)))
 //! let     WINDOW_ROWS = VEC == 8 ? 0 : TILE_H >= 12 ? 4 : 2
 //! let     BLOCK = VEC == 8 ? 128 : min(256, cdiv(IMAGES*cdiv(TILE_H, WINDOW_ROWS)*TILES, 32)*32)
 //! let     SHARED = TILE_BYTES + 16*(VEC == 8 ? cdiv(KH*(8*DEPTH + 7*SW), 4) + 1 : KH*cdiv(KW, VEC)) + WINDOW_ROWS*SH*PITCH
 // grad_input is a convolution of grad_output; of grad_weight a tile of either lies in shared memory.
 //! again   BACK : H, W, OH, OW, PH, PW, WINDOW_ROWS = OH, OW, H, W, (KH - 1)*DH - PH, (KW - 1)*DW - PW, WINDOW_ROWS
 //! let     TURNED = M*SH*SW == 1 && BACK.FITS; STRIPS = N*QUADS*(SAME ? W / VEC : OW)
-//! again   GRAD : IMAGES = VEC < 8 ? IMAGES : max(1, min(IMAGES, 30000 / (HALO_H*PITCH + TILE_H*OUT_PITCH)))
+//! again   GRAD : TALL, IMAGES = VEC == 8 && HALO_H*PITCH + TILE_H*OUT_PITCH > 32000 ? 64 : TALL, \
+//!           VEC < 8 ? IMAGES : max(1, min(IMAGES, 30000 / (HALO_H*PITCH + TILE_H*OUT_PITCH)))
 //! let     GROUP = KW > 8 ? 16 : 8; TEAM = cdiv(KH, 8)*8*cdiv(KW, GROUP); WARPS_KH = min(4, pow2(cdiv(KH*cdiv(DEPTH, 2), 16)))
-//! let     WEIGHT_TILED = TILED && (VEC == 8 ? cdiv(KH, WARPS_KH)*cdiv(DEPTH, 2) <= 32 && !(SMALL && KH*KW*OW < 250) \
+//! let     WEIGHT_TILED = TILED && (VEC == 8 ? GRAD.HALO_H*PITCH + GRAD.TILE_H*OUT_PITCH <= 32000 && \
+//!           cdiv(KH, WARPS_KH)*cdiv(DEPTH, 2) <= 32 && !(SMALL && KH*KW*OW < 250) \
 //!           : SH*SW*DH*DW == 1 && TEAM <= 256)
 // All planes of so few images, for depthwise_few.cuh; then what grad_weight is summed in.
 //! let     FEW_H = OH + (KH - 1)*DH; FEW_BYTES = sizeof(acc_t)*(OH*(OW / 2*2 + 1) + FEW_H*((OW + (KW - 1)*DW) / 2*2 + 1))
@@ -82,19 +85,20 @@
 //! example input=[2,132,64,64] weight=[132,1,3,3] stride=2 padding=1; input=[2,50,51,53] weight=[50,1,3,3] bias=[50] padding=1
 //! example input=[1,2,9,24] weight=[2,1,7,7] padding=3; input=[1,4,12,10] weight=[4,1,5,5] bias=[4] padding=2 dilation=2
 //! example input=[2,3,12,13] weight=[3,1,1,7] padding=[0,3] stride=[1,2]; input=[2,3,11,11] weight=[3,1,2,2] stride=3
-//! example input=[1,2,20,17] weight=[2,1,9,9] bias=[2] padding=4; input=[1,2,3,3] weight=[4,1,3,3] bias=[4] padding=4
+//! example input=[2,3,2,100] weight=[3,1,1,15] padding=[0,7]; input=[1,2,20,17] weight=[2,1,9,9] bias=[2] padding=4
+//! example input=[1,2,3,3] weight=[4,1,3,3] bias=[4] padding=4
 //! forward
 //!   kernel  depthwise_forward_rows when cpu threads N*CM*cdiv(OH, 8) by 1
 //!   kernel  depthwise_forward_planes otherwise PLANAR grid cdiv(PLANES, AT_ONCE)*PARTS_H block PART_BLOCK
 //!   shared  PART_BYTES
 //!   kernel  depthwise_forward_tile otherwise TILED && !TINY grid CM*ALL_TILES block BLOCK shared SHARED
-//!   kernel  depthwise_forward otherwise SMALL threads N*CM*GROUPS*OW
+//!   kernel  depthwise_forward otherwise SMALL || TINY threads N*CM*GROUPS*OW
 //!   kernel  depthwise_forward_any otherwise threads numel(output)
 //! backward grad_input
 //!   kernel  depthwise_grad_input_rows when cpu threads N*C*cdiv(H, 8) by 1 bind TAPS = min(SW, DW) > 1 ? 0 : cdiv(TAPS, SW)
 //!   kernel  depthwise_grad_input_planes otherwise M*SH*SW == 1 && BACK.PLANAR as BACK grid cdiv(PLANES, AT_ONCE)*PARTS_H
 //!   block   PART_BLOCK shared PART_BYTES
-//!   kernel  depthwise_grad_input_tile otherwise TILED && TURNED && !BACK.TINY as BACK grid CM*ALL_TILES block BLOCK shared SHARED
+//!   kernel  depthwise_grad_input_tile otherwise TILED && TURNED && !(BACK.TINY && SMALL) as BACK grid CM*ALL_TILES block BLOCK shared SHARED
 //!   kernel  depthwise_grad_input otherwise SMALL threads N*C*CELLS_H*CELLS_W
 //!   kernel  depthwise_grad_input_any otherwise threads numel(input)
 //! backward grad_weight grad_bias

@@ -62,10 +62,16 @@ BROADCASTS = [
 
 
 # Sizes by which a GPU has other kernels; a CPU, which compiles anew for each, has every one in one dtype alone.
-SIZED = [
+CONVOLVED = [
     conv_case([2, 3, 56, 56], 1, (51, 5), padding=[25, 2]),
     conv_case([2, 3, 40, 56], 1, (5, 51), padding=[2, 25]),
     conv_case([1, 2, 66, 40], 1, (64, 3), padding=[32, 1]),
+    conv_case([1, 2, 150, 512], 1, (11, 11), padding=5),
+    conv_case([1, 4, 140, 300], 1, (21, 1), padding=[10, 0]),
+    conv_case([2, 4, 40, 300], 1, (1, 21), padding=[0, 10]),
+    conv_case([2, 3, 1, 150], 1, (1, 31), padding=[0, 15]),
+    conv_case([2, 2, 5, 64], 2, (1, 15), padding=[0, 7]),
+    conv_case([2, 70, 45, 45], 1, (3, 3), padding=6, dilation=6),
     # More than are made without shared memory.
     conv_case([2, 48, 56, 56], 1, (3, 3), padding=1),
     conv_case([3, 460, 14, 14], 1, (3, 3), padding=1),
@@ -175,7 +181,7 @@ RESIZED = [([shape], {"size": size, "mode": mode}) for shape, size, mode in [
     ([1, 90, 25, 34], [50, 68], "half_pixel"), ([2, 24, 65, 33], [129, 65], "align_corners"),
     ([4, 48, 60, 80], [30, 41], "asymmetric"), ([1, 2, 300, 400], [480, 640], "half_pixel"),
     ([1, 4, 4, 3000], [9, 6000], "align_corners"), ([2, 96, 7, 7], [33, 32], "half_pixel")]]
-SIZED += RESIZED
+SIZED = CONVOLVED + RESIZED
 
 
 def rms_norm(input, weight, *, eps):
@@ -263,7 +269,7 @@ REFERENCES = {
             conv_case([2, 2, 40, 12], 1, (9, 9), stride=3, padding=7),
             conv_case([0, 3, 9, 9], 1, (3, 3)),  # an empty batch
             conv_case([2, 4, 6, 6], 1, (6, 6)),
-            *SIZED,
+            *CONVOLVED,
         ],
     ),
     "lltm": (
