@@ -71,8 +71,8 @@
 //! let     SUM_IN = 128 + cdiv(SUM_ROWS*W*sizeof(scalar_t), 16)*16; SUM_OUT = 128 + cdiv(min(SUM_H, OH)*OW*sizeof(scalar_t), 16)*16
 //! let     SUM_ONCE = SUM_PARTS_H == 1 ? max(1, min(N, GOAL / (SUM_IN + SUM_OUT))) : 1; SUM_PIECES = cdiv(N, SUM_ONCE)*SUM_PARTS_H
 //! let     SUM_ZEROS = cdiv(((KW - 1)*DW + 1)*sizeof(scalar_t), 16)*16; SUM_BYTES = SUM_ZEROS + SUM_ONCE*(SUM_IN + SUM_OUT)
-//! let     SUMMED = max(KH, KW) <= 7 && max(SH, SW) <= 4 && SUM_BYTES <= 65536 && fits32((H + 2*PH)*W, OHW, N*CM, OH*SH) \
-//!           && (max(SH, SW, DH, DW) > 2 || (KH*KW <= 25 && !FEW && STRIPS <= 128) || (VEC < 8 \
+//! let     LONG = KH == 1 && KW > 7 && KW <= 31 && OH < 8; SUMMED = (LONG || max(KH, KW) <= 7) && max(SH, SW) <= 4 && SUM_BYTES <= 65536 && fits32((H + 2*PH)*W, OHW, N*CM, OH*SH) \
+//!           && (LONG ? VEC < 8 || N*OH < 16 : max(SH, SW, DH, DW) > 2 || (KH*KW <= 25 && !FEW && STRIPS <= 128) || (VEC < 8 \
 //!           ? KH*KW <= 25 && SH*SW == 1 && OHW >= 196 && N*C*HW >= 2097152 \
 //!           : (EVEN == 1 && HW > 196) || (N*C*HW <= 524288 && OHW >= 512) \
 //!           || (KH*KW <= 25 && OHW >= (N*C*HW >= 1048576 ? 196*SH*SW : 512))))
