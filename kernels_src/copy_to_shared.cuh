@@ -37,8 +37,8 @@ __device__ __forceinline__ void copy_to_shared(T *to, const T *from, bool inside
 }
 
 // `count` elements that lie side by side, by a block or so many threads of it, and where they are
-// then: in `room`, as far from a multiple of 128 bytes as they were, since copies that are not take
-// a quarter more. EVEN of them can be read at once where they could be.
+// then: in `room`, as far behind it as they were behind a multiple of 128 bytes, since copies take a
+// quarter more where `room` is none itself. EVEN of them can be read at once where they could be.
 template <int EVEN, class T>
 __device__ __forceinline__ T *copy_run(void *room, const T *from, int count,
                                           int me = (int)threadIdx.x, int threads = (int)blockDim.x)

@@ -26,7 +26,7 @@
 //! let     M = CM / C; VEC = 16 / sizeof(scalar_t); TAPS = KW <= 7 ? KW : 0; NEAR = max(SH, SW) <= 4 && \
 //!           fits32(HW, 2*H + 4*PH, 2*W + 4*PW, N*CM*(OH + 8)*OW, N*C*(H + 8*SH)*(W + 2))
 //! let     SMALL = NEAR && max(KH, KW) <= 7 && max(DH, DW) <= 2; FLAT = NEAR && VEC == 8 && KH == 1 && KW <= 31 && H < 8
-//! let     MADE = N*CM*OHW; TINY = NEAR && max(KH, KW) <= 7 && KH*KW <= 25 && MADE <= 262144
+//! let     MADE = N*CM*OHW; TINY = NEAR && max(KH, KW) <= 7 && KH*KW <= 25 && (KH - 1)*DH <= 128 && MADE <= 262144
 //! let     ROWS = TINY ? (MADE <= 65536 ? 1 : 2) : KH <= 5 && OH >= 8 && MADE >= 4194304 ? 8 : 4; GROUPS = cdiv(OH, ROWS); QUADS = cdiv(OH, 4)
 //! let     LEVEL = (SMALL || FLAT) && SH*SW*DH*DW == 1 && KW == 2*PW + 1; SAME = SMALL && LEVEL && W % VEC == 0
 //! let     CELLS_H = cdiv((H - 1 + PH) / SH - PH / SH + 1, 4); CELLS_W = (W - 1 + PW) / SW - PW / SW + 1
@@ -45,12 +45,12 @@
 //! let     TILES = cdiv(OW, VEC*ALONG); TILE_H = cdiv(OH, DOWN); HALO_H = (TILE_H - 1)*SH + (KH - 1)*DH + 1
 //! let     BLOCKS = (TILES - 1)*SW + DEPTH; PITCH = 16*(BLOCKS / 2*2 + 1); OUT_PITCH = 16*(TILES / 2*2 + 1)
 //! let     IMAGES = max(1, min(N, TALL / TILE_H, 32768 / (HALO_H*PITCH))); ALL_TILES = cdiv(N, IMAGES)*DOWN*ALONG
-//! let     TILE_BYTES = IMAGES*HALO_H*PITCH; FITS = TILE_BYTES <= 33000 && KH <= 64 && DEPTH*VEC <= 72
-//! let     TILED = FITS && fits32(N*CM*DOWN*ALONG, OH*SH + 2*H + 4*PH, 3*W + 4*PW, 128*HW, 128*OHW) && (VEC == 8 \
-//!           ? BLOCKS <= 16 : max(SH, SW) <= 4 && !(SMALL && (KH*KW < 49 || max(SH, SW) > 2)))
-//! let     WINDOW_ROWS = VEC == 8 ? 0 : TILE_H >= 12 ? 4 : 2
+//! let     TILE_BYTES = IMAGES*HALO_H*PITCH; WINDOW_ROWS = VEC == 8 ? 0 : TILE_H >= 12 ? 4 : 2
 //! let     BLOCK = VEC == 8 ? 128 : min(256, cdiv(IMAGES*cdiv(TILE_H, WINDOW_ROWS)*TILES, 32)*32)
 //! let     SHARED = TILE_BYTES + 16*(VEC == 8 ? cdiv(KH*(8*DEPTH + 7*SW), 4) + 1 : KH*cdiv(KW, VEC)) + WINDOW_ROWS*SH*PITCH
+//! let     FITS = TILE_BYTES <= 33000 && SHARED <= 65536 && KH <= 64 && DEPTH*VEC <= 72
+//! let     TILED = FITS && fits32(N*CM*DOWN*ALONG, OH*SH + 2*H + 4*PH, 3*W + 4*PW, 128*HW, 128*OHW) && (VEC == 8 \
+//!           ? BLOCKS <= 16 : max(SH, SW) <= 4 && !(SMALL && (KH*KW < 49 || max(SH, SW) > 2)))
 // grad_input is a convolution of grad_output; of grad_weight a tile of either lies in shared memory.
 //! again   BACK : H, W, OH, OW, PH, PW, WINDOW_ROWS = OH, OW, H, W, (KH - 1)*DH - PH, (KW - 1)*DW - PW, WINDOW_ROWS
 //! let     TURNED = M*SH*SW == 1 && BACK.FITS; STRIPS = N*QUADS*(SAME ? W / VEC : OW)
@@ -65,13 +65,13 @@
 //! let     FEW_TURNS = max(1, cdiv(N, max(1, 32768 / FEW_BYTES))); FEW_IMAGES = cdiv(N, FEW_TURNS)
 //! let     FEW = SMALL && SH*SW == 1 && KH*KW >= 25 && N <= 64 && FEW_BYTES <= 32768 && OW <= (VEC == 8 ? 16 : 8)
 // Planes of depthwise_sums.cuh, or rows of them, with those of outputs: about 24 KB, less of small tensors.
-//! let     ROW_BYTES = (SH*W + OW)*sizeof(scalar_t); GOAL = max(4096, min(25088, N*CM*OH*ROW_BYTES / 1056))
+//! let     ROW_BYTES = (min(SH, H)*W + OW)*sizeof(scalar_t); GOAL = max(4096, min(25088, N*CM*OH*ROW_BYTES / 1056))
 //! let     SUM_H = min(cdiv(OH, STRIP), max(1, GOAL / (STRIP*ROW_BYTES)))*STRIP; SUM_PARTS_H = cdiv(OH, SUM_H)
 //! let     SUM_STRIPS = SUM_H / STRIP; SUM_ROWS = SUM_PARTS_H == 1 ? H : min(H, (SUM_H - 1)*SH + (KH - 1)*DH + 1)
 //! let     SUM_IN = 128 + cdiv(SUM_ROWS*W*sizeof(scalar_t), 16)*16; SUM_OUT = 128 + cdiv(min(SUM_H, OH)*OW*sizeof(scalar_t), 16)*16
 //! let     SUM_ONCE = SUM_PARTS_H == 1 ? max(1, min(N, GOAL / (SUM_IN + SUM_OUT))) : 1; SUM_PIECES = cdiv(N, SUM_ONCE)*SUM_PARTS_H
 //! let     SUM_ZEROS = cdiv(((KW - 1)*DW + 1)*sizeof(scalar_t), 16)*16; SUM_BYTES = SUM_ZEROS + SUM_ONCE*(SUM_IN + SUM_OUT)
-//! let     LONG = KH == 1 && KW > 7 && KW <= 31 && OH < 8; SUMMED = (LONG || max(KH, KW) <= 7) && max(SH, SW) <= 4 && SUM_BYTES <= 65536 && fits32((H + 2*PH)*W, OHW, N*CM, OH*SH) \
+//! let     LONG = KH == 1 && KW > 7 && KW <= 31 && OH < 8; SUMMED = (LONG || max(KH, KW) <= 7) && max(SH, SW) <= 4 && (KH - 1)*DH <= 128 && SUM_BYTES <= 63488 && fits32((H + 2*PH)*W, OHW, N*CM, OH*SH) \
 //!           && (LONG ? VEC < 8 || N*OH < 16 : max(SH, SW, DH, DW) > 2 || (KH*KW <= 25 && !FEW && STRIPS <= 128) || (VEC < 8 \
 //!           ? KH*KW <= 25 && SH*SW == 1 && OHW >= 196 && N*C*HW >= 2097152 \
 //!           : (EVEN == 1 && HW > 196) || (N*C*HW <= 524288 && OHW >= 512) \

@@ -20,7 +20,7 @@ struct sum_shape {
 // Blocks of a processor: what bounds registers.
 template <int TAPS> constexpr int SUM_RESIDENT = TAPS <= 9 ? 8 : TAPS <= 25 ? 6 : 4;
 
-// Where a run that is copied to `room` lies there: as far from a multiple of 128 bytes as it was.
+// Where a run that is copied to `room` lies there.
 template <class T> __device__ __forceinline__ T *find_run(void *room, const T *from)
 {
     return (T *)((char *)room + (size_t)from % 128);

@@ -9,7 +9,7 @@
 //! shape   input [B, I]; old_h old_cell new_h new_cell [B, S]
 //! shape   weights [3*S, S + I]; bias [3*S]
 //! batch   B
-//! let     K = S + I; TILES = cdiv(K, 32); SMALL = cuda && max(B, 1)*S*K*3 <= 4194304 && K <= 1048576
+//! let     K = S + I; TILES = cdiv(K, 32); SMALL = cuda && max(B, 1)*max(S, 1)*K*3 <= 4194304 && K <= 1048576
 //! let     JOINED = gcd(gcd(S, I), cpu ? 16 : 16 / sizeof(scalar_t)); X_PIECES = B*K / JOINED
 //! let     TILES_OF_16 = cdiv(B, 32)*cdiv(S, 16)
 //! let     TILED = cuda && sizeof(scalar_t) == 2 && !SMALL && S % 8 == 0 && I % 8 == 0 && K <= 1280 && TILES_OF_16 <= 132

@@ -325,7 +325,8 @@ __device__ __forceinline__ typename only_if<is_16bit<T>::value, T>::type operato
 }
 
 // N elements that are loaded and stored at once: 16 bytes are the best of a GPU. Addresses must be
-// multiples of its size; where N is no power of two, of the greatest one in N.
+// multiples of its size, or, where N is no power of two, of that of so many as the greatest power
+// of two that divides N: of 3 elements of one.
 template <class T, int N> struct alignas(sizeof(T) * (N & -N)) vec {
     T v[N];
     __device__ __forceinline__ T &operator[](int i)

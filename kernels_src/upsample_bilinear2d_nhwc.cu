@@ -27,7 +27,7 @@
 //! let     MADE = N*OH*OW*VECS; ROWS = step_h < 1 ? max(1, min(8, MADE / 1048576)) : 1; GROUPS = cdiv(OH, ROWS)
 //! let     EACH = MADE >= (V == 3 ? 524288 : 1048576) ? 1024 : 256; PARTS = cdiv(OW*C / V, EACH)
 // Or BACK_W columns of a row of inputs, of CH channels, from BACK_OW of outputs; one, where many read it.
-//! let     BACK_V = V == 8 ? 4 : V; CH = min(C, 32); SETS = cdiv(C, max(CH, 1)); MOST = 4096 / max(CH, 1)
+//! let     BACK_V = min(V, 4); CH = min(C, 32); SETS = cdiv(C, max(CH, 1)); MOST = 4096 / max(CH, 1)
 //! let     BACK_W = max(1, min(W, min(MOST, floor((MOST - 3)*step_w) - 2))); BACK_PARTS = cdiv(W, BACK_W)
 //! let     BACK_OW = min(OW, floor((BACK_W + 2) / max(step_w, 0.0000001)) + 3)
 //! let     BACK_OH = min(OH, floor(3 / max(step_h, 0.0000001)) + 3)
