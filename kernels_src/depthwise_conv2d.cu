@@ -68,14 +68,17 @@
 //! let     ROW_BYTES = (min(SH, H)*W + OW)*sizeof(scalar_t); GOAL = max(4096, min(25088, N*CM*OH*ROW_BYTES / 1056))
 //! let     SUM_H = min(cdiv(OH, STRIP), max(1, GOAL / (STRIP*ROW_BYTES)))*STRIP; SUM_PARTS_H = cdiv(OH, SUM_H)
 //! let     SUM_STRIPS = SUM_H / STRIP; SUM_ROWS = SUM_PARTS_H == 1 ? H : min(H, (SUM_H - 1)*SH + (KH - 1)*DH + 1)
-//! let     SUM_IN = 128 + cdiv(SUM_ROWS*W*sizeof(scalar_t), 16)*16; SUM_OUT = 128 + cdiv(min(SUM_H, OH)*OW*sizeof(scalar_t), 16)*16
+//! let     SUM_IN = 128 + cdiv(SUM_ROWS*W*sizeof(scalar_t), 16)*16
+//! let     SUM_OUT = 128 + cdiv(min(SUM_H, OH)*OW*sizeof(scalar_t), 16)*16
 //! let     SUM_ONCE = SUM_PARTS_H == 1 ? max(1, min(N, GOAL / (SUM_IN + SUM_OUT))) : 1; SUM_PIECES = cdiv(N, SUM_ONCE)*SUM_PARTS_H
 //! let     SUM_ZEROS = cdiv(((KW - 1)*DW + 1)*sizeof(scalar_t), 16)*16; SUM_BYTES = SUM_ZEROS + SUM_ONCE*(SUM_IN + SUM_OUT)
-//! let     LONG = KH == 1 && KW > 7 && KW <= 31 && OH < 8; SUMMED = (LONG || max(KH, KW) <= 7) && max(SH, SW) <= 4 && (KH - 1)*DH <= 128 && SUM_BYTES <= 63488 && fits32((H + 2*PH)*W, OHW, N*CM, OH*SH) \
-//!           && (LONG ? VEC < 8 || N*OH < 16 : max(SH, SW, DH, DW) > 2 || (KH*KW <= 25 && !FEW && STRIPS <= 128) || (VEC < 8 \
-//!           ? KH*KW <= 25 && SH*SW == 1 && OHW >= 196 && N*C*HW >= 2097152 \
-//!           : (EVEN == 1 && HW > 196) || (N*C*HW <= 524288 && OHW >= 512) \
-//!           || (KH*KW <= 25 && OHW >= (N*C*HW >= 1048576 ? 196*SH*SW : 512))))
+// They serve long windows of one row, what has no other kernel of its own, and what they were measured to be fastest for.
+//! let     LONG = KH == 1 && KW > 7 && KW <= 31 && OH < 8; BIG = N*C*HW >= 8388608 / VEC
+//! let     FASTEST = VEC < 8 ? KH*KW <= 25 && SH*SW == 1 && OHW >= 196 && BIG \
+//!           : (EVEN == 1 && HW > 196) || (N*C*HW <= 524288 && OHW >= 512) || (KH*KW <= 25 && OHW >= (BIG ? 196*SH*SW : 512))
+//! let     SUMMED = (LONG ? VEC < 8 || N*OH < 16 : max(KH, KW) <= 7 \
+//!           && (max(SH, SW, DH, DW) > 2 || (KH*KW <= 25 && !FEW && STRIPS <= 128) || FASTEST)) \
+//!           && max(SH, SW) <= 4 && (KH - 1)*DH <= 128 && SUM_BYTES <= 63488 && fits32((H + 2*PH)*W, OHW, N*CM, OH*SH)
 //! let     MOST = SUMMED ? 1056 : FEW ? 2048 : WEIGHT_TILED && VEC == 8 ? 768 : WEIGHT_TILED || !SAME ? 2048 : 1024
 //! let     PARTS = max(1, min(MOST / CM, SUMMED ? SUM_PIECES : FEW ? FEW_TURNS : WEIGHT_TILED ? GRAD.ALL_TILES : STRIPS / (SAME ? 2048 : 1024)))
 //! scratch partial acc_t [PARTS, CM, KH*KW + 1]
