@@ -11,7 +11,7 @@ import time
 import pytest
 from conftest import eventually
 from operators import ADD, COUNT, PICK, both_by, double_by, put_kernels
-from raw import Raw, RpcError, await_kernel, count_fds, find_roles
+from raw import Raw, RpcError, await_kernel, count_fds, find_roles, read_cpu
 from raw_lane import DONE, IDLE, REFUSAL, CallLane, Lane, capture, fours
 from test_keeper import keeper_of, kill
 from upgrades import upgrade
@@ -186,16 +186,18 @@ def test_who_attaches_to_a_graph_waits_for_what_was_begun(served, lane):
     capture(lane, 30, ("add_to", [10, 10], []), name="doubles")
     lane.record(20, "count", [10], [400])
     assert lane.arm(20) and lane.run() is None
-    lane.call("tensor_write", 10, 0, fours(4e6))
+    lane.call("tensor_write", 10, 0, fours(8e6))
+    executor = find_roles(served.pid, "executor")[0]
+    before = read_cpu(executor)
     sent = lane.enter()
-    await_kernel(find_roles(served.pid, "executor")[0])
+    await_kernel(executor, before)
     with Raw(served.socket) as other:
         other.call("graph_attach", 7, "doubles")
         assert lane.get(0) == DONE
         assert lane.end(sent) is None and lane.run() is REFUSAL and not lane.arm(20)
         other.call("replay", 7)
         lane.again(20)
-        assert lane.read(400) == (8e6,) * 4
+        assert lane.read(400) == (16e6,) * 4
 
 
 def test_a_client_that_goes_amid_an_entry(served, lane):
