@@ -2,6 +2,12 @@
 #pragma once
 #ifndef OPD_CPU
 
+// Whether V channels side by side may be read or written at once, wherever V of them begin.
+template <int V, class T> __device__ __forceinline__ bool lie_whole(const T *p)
+{
+    return opd::is_aligned(p, alignof(opd::vec<T, V>));
+}
+
 // V channels side by side, where they may be read at once.
 template <int V, class T>
 __device__ __forceinline__ opd::vec<T, V> read_channels(const T *p, bool whole)

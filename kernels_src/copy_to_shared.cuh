@@ -36,9 +36,15 @@ __device__ __forceinline__ void copy_to_shared(T *to, const T *from, bool inside
     }
 }
 
+// Where copy_run<1>() has a run: as far behind `room` as it was behind a multiple of 128 bytes, since
+// copies that lie askew take a quarter more.
+template <class T> __device__ __forceinline__ T *find_run(void *room, const T *from)
+{
+    return (T *)((char *)room + (size_t)from % 128);
+}
+
 // `count` elements that lie side by side, by a block or so many threads of it, and where they are
-// then: in `room`, as far behind it as they were behind a multiple of 128 bytes, since copies take a
-// quarter more where `room` is none itself. EVEN of them can be read at once where they could be.
+// then: EVEN of them can be read at once where they could be.
 template <int EVEN, class T>
 __device__ __forceinline__ T *copy_run(void *room, const T *from, int count,
                                           int me = (int)threadIdx.x, int threads = (int)blockDim.x)

@@ -25,6 +25,7 @@
 //! channels_last depthwise_conv2d_nhwc input output when CM == C && KH*KW <= 49 && max(SH, SW, DH, DW) <= 2
 //! let     M = CM / C; VEC = 16 / sizeof(scalar_t); TAPS = KW <= 7 ? KW : 0; NEAR = max(SH, SW) <= 4 && \
 //!           fits32(HW, 2*H + 4*PH, 2*W + 4*PW, N*CM*(OH + 8)*OW, N*C*(H + 8*SH)*(W + 2))
+// SMALL: window, stride and dilation are compiled in. FLAT: long windows of one row. TINY: no waiting for shared memory.
 //! let     SMALL = NEAR && max(KH, KW) <= 7 && max(DH, DW) <= 2; FLAT = NEAR && VEC == 8 && KH == 1 && KW <= 31 && H < 8
 //! let     MADE = N*CM*OHW; TINY = NEAR && max(KH, KW) <= 7 && KH*KW <= 25 && (KH - 1)*DH <= 128 && MADE <= 262144
 //! let     ROWS = TINY ? (MADE <= 65536 ? 1 : 2) : KH <= 5 && OH >= 8 && MADE >= 4194304 ? 8 : 4; GROUPS = cdiv(OH, ROWS); QUADS = cdiv(OH, 4)

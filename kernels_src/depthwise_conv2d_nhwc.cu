@@ -18,8 +18,8 @@
 //! shape   bias [CM]; output [N, OH, OW, CM]
 //! batch   N
 //! linear  input bias; weight bias
-// A block makes ROWS rows of STRIPS strips of WIDE columns, of CH channels, by AT_ONCE rows of the window; in small
-// tensors fewer.
+// A block makes ROWS rows of STRIPS strips of WIDE columns, of CH channels, by AT_ONCE rows of the window;
+// fewer and smaller ones in small tensors than BIG_ROWS by BIG_WIDE.
 //! let     M = CM / C; EVEN = gcd(C, 16 / sizeof(scalar_t)); AT_ONCE = KH*KW <= 49 ? KH : 1; TURNS = KH / AT_ONCE
 //! let     TAPS = AT_ONCE*KW; REACH_H, REACH_W, WHOLE_H = (AT_ONCE - 1)*DH, (KW - 1)*DW, (KH - 1)*DH
 //! let     CHUNKS = cdiv(C, 32); CH = CHUNKS > 1 ? 8*cdiv(cdiv(C, CHUNKS), 8) : C; OUTPUTS = N*OH*OW
@@ -36,9 +36,8 @@
 //! let     SHARED = max((TILE_H*TILE_W + TAPS + GRADS*ROWS*COLUMNS)*PIXEL + 288, CH*STRIPS*min(TAPS + 1, 16)*sizeof(acc_t))
 //! let     TILED = cuda && M == 1 && TAPS <= 49 && max(SH, SW, DH, DW) <= 2 && (TURNS == 1 || SH*SW == 1) \
 //!           && SHARED <= 65536 && TURNS <= 65535 && fits32(TILES*CHUNKS, H*W*C, OH*OW*C, 4*(H + OH), 4*(W + OW))
-//! again   BACK : H, W, OH, OW, BACKWARD, LEAD_H, LEAD_W, TOP, LEFT, ROWS = OH, OW, H, W, 1, PH % SH, PW % SW, \
-//!           PH / SH - WHOLE_H / SH, PW / SW - REACH_W / SW, \
-//!           N*H*W*C <= 131072 ? 2 : N*H*W*C <= 524288 && KH*KW <= 25 ? 4 : SH == 1 && H % 7 == 0 ? 7 : 8
+//! again   BACK : H, W, OH, OW, BACKWARD, LEAD_H, LEAD_W, TOP, LEFT, BIG_ROWS = OH, OW, H, W, 1, PH % SH, PW % SW, \
+//!           PH / SH - WHOLE_H / SH, PW / SW - REACH_W / SW, SH == 1 && H % 7 == 0 ? 7 : 8
 //! again   WEIGHT : GRADS, ROWS, WIDE = 1, BIG_ROWS, BIG_WIDE
 // What is left: FEW channels a thread, BESIDE taps. PARTS: what gradients of weights are summed in.
 //! let     FEW = M > 1 ? 1 : gcd(C, 4); BESIDE = KW <= 7 ? KW : 1; TALL = KH*cdiv(KW, BESIDE)
@@ -98,8 +97,8 @@ __global__ void convolve_last_any(const T *__restrict__ input, const T *__restri
                                   int64_t M, int64_t KH, int64_t KW, int64_t SH, int64_t SW,
                                   int64_t PH, int64_t PW, int64_t DH, int64_t DW, int64_t count)
 {
-    const bool whole = opd::is_aligned(input, V * sizeof(T)),
-               whole_out = opd::is_aligned(output, V * sizeof(T));
+    const bool whole = lie_whole<V>(input),
+               whole_out = lie_whole<V>(output);
     CUDA_KERNEL_LOOP(i, count)
     {
         const int64_t c = i % (CM / V) * V, at = i / (CM / V), ow = at % OW, oh = at / OW % OH,
@@ -136,8 +135,8 @@ __global__ void gather_last(const T *__restrict__ grad_output, const T *__restri
                             int64_t SH, int64_t SW, int64_t PH, int64_t PW, int64_t DH, int64_t DW,
                             int64_t count)
 {
-    const bool whole = opd::is_aligned(grad_output, V * sizeof(T)),
-               whole_in = opd::is_aligned(grad_input, V * sizeof(T));
+    const bool whole = lie_whole<V>(grad_output),
+               whole_in = lie_whole<V>(grad_input);
     CUDA_KERNEL_LOOP(i, count)
     {
         const int64_t c = i % (C / V) * V, at = i / (C / V), w = at % W, h = at / W % H,
@@ -182,8 +181,8 @@ __global__ void sum_taps(const T *__restrict__ input, const T *__restrict__ grad
     const int64_t c = (set * LANES + lane) * V, C = CM / M, outputs = N * OH * OW,
                   share = (outputs + PARTS - 1) / PARTS;
     const int64_t first = tall * COLUMNS, kh = first / KW, kw = first % KW;
-    const bool whole = opd::is_aligned(input, V * sizeof(T)),
-               whole_out = opd::is_aligned(grad_output, V * sizeof(T)), inside = c < CM;
+    const bool whole = lie_whole<V>(input),
+               whole_out = lie_whole<V>(grad_output), inside = c < CM;
     acc_t sum[COLUMNS + 1][V] = {};
     const int64_t end = min(outputs, (part + 1) * share);
     for (int64_t i = part * share + other; inside && i < end; i += OTHERS) {

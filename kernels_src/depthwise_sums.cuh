@@ -20,12 +20,6 @@ struct sum_shape {
 // Blocks of a processor: what bounds registers.
 template <int TAPS> constexpr int SUM_RESIDENT = TAPS <= 9 ? 8 : TAPS <= 25 ? 6 : 4;
 
-// Where a run that is copied to `room` lies there.
-template <class T> __device__ __forceinline__ T *find_run(void *room, const T *from)
-{
-    return (T *)((char *)room + (size_t)from % 128);
-}
-
 // A thread sums strips of STRIP outputs below one another: what it loads of a row serves all of
 // them.
 template <class T, int KH, int KW, int SH, int SW, int DH, int DW, int STRIP>

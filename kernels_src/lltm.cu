@@ -11,8 +11,9 @@
 //! batch   B
 //! let     K = S + I; TILES = cdiv(K, 32); SMALL = cuda && max(B, 1)*max(S, 1)*K*3 <= 4194304 && K <= 1048576
 //! let     JOINED = gcd(gcd(S, I), cpu ? 16 : 16 / sizeof(scalar_t)); X_PIECES = B*K / JOINED
-//! let     TILES_OF_16 = cdiv(B, 32)*cdiv(S, 16)
-//! let     TILED = cuda && sizeof(scalar_t) == 2 && !SMALL && S % 8 == 0 && I % 8 == 0 && K <= 1280 && TILES_OF_16 <= 132
+// Tiles of 32 rows by 16 units.
+//! let     CELL_TILES = cdiv(B, 32)*cdiv(S, 16)
+//! let     TILED = cuda && sizeof(scalar_t) == 2 && !SMALL && S % 8 == 0 && I % 8 == 0 && K <= 1280 && CELL_TILES <= 132
 //! let     UNITS = max(32, min(256, pow2(S))); BIAS_BLOCKS = cuda && B <= 1024 ? cdiv(3*S, 8) : 0
 //! saved   gates acc_t [B, 3*S]
 //! scratch d_gates [B, 3*S]
@@ -24,7 +25,7 @@
 //
 //! forward
 //!   kernel lltm_forward_small when SMALL grid cdiv(B, 16)*cdiv(S, 4)
-//!   kernel lltm_forward_tile when TILED grid TILES_OF_16 block 256 shared 61440 bind KEEP = wanted(gates)
+//!   kernel lltm_forward_tile when TILED grid CELL_TILES block 256 shared 61440 bind KEEP = wanted(gates)
 //!   kernel lltm_join when !SMALL && !TILED threads X_PIECES
 //!   matmul gates = x @ weights.T when !SMALL && !TILED
 //!   kernel lltm_forward_cells when !SMALL && !TILED grid B*cdiv(S, UNITS) block UNITS bind KEEP = wanted(gates)

@@ -33,6 +33,7 @@
 //! let     step_w = mode == "align_corners" ? (OW > 1 ? 1.0 * (W - 1) / (OW - 1) : 0.0) : \
 //!           present(scale) ? 1 / scale[1] : 1.0 * W / OW
 //! let     SMALL = max(max(H, OH), max(W, OW)) < 4194304 && fits32(numel(input), numel(output))
+// Of FEW outputs a thread makes some of one row, without shared memory.
 //! let     FEW = numel(output) <= 196608; PACK = step_w < 1 && !FEW ? V : min(V, 4); LANES = min(32, pow2(cdiv(OW, PACK)))
 // Taller strips for more outputs, as far as blocks are left for all processors and shared memory for a block's outputs.
 //! let     NARROW = OW % PACK == 0 || OW*sizeof(scalar_t) <= 2560; LINES = N*C*OH

@@ -17,6 +17,7 @@
 //! shape   output [N, OH, OW, C]
 //! batch   N
 //! linear  input
+// A thread has V channels at a time, of 3 all.
 //! let     SAME = OH == H && OW == W; shift = mode == "half_pixel" ? 0.5 : 0.0; V = C == 3 ? 3 : gcd(max(C, 1), 16 / sizeof(scalar_t))
 //! let     step_h = mode == "align_corners" ? (OH > 1 ? 1.0 * (H - 1) / (OH - 1) : 0.0) : \
 //!           present(scale) ? 1 / scale[0] : 1.0 * H / OH
@@ -75,8 +76,8 @@ __global__ void upsample_last(const T *__restrict__ input, T *__restrict__ outpu
             last = (I)min((int64_t)first + EACH, OW * (int)VECS);
     const I oh = (I)(group - n * GROUPS) * ROWS, end = (I)min((int64_t)oh + ROWS, OH);
     const axis<A, I> rows((I)H, (I)OH, step_h, shift), columns((I)W, (I)OW, step_w, shift);
-    const bool whole = opd::is_aligned(input, alignof(opd::vec<T, V>)),
-               whole_out = opd::is_aligned(output, alignof(opd::vec<T, V>));
+    const bool whole = lie_whole<V>(input),
+               whole_out = lie_whole<V>(output);
     for (I i = first + (I)threadIdx.x; i < last; i += (I)blockDim.x) {
         const I ow = i / VECS, c = (i - ow * VECS) * V;
         const tap<A, I> x = columns.at(ow);
@@ -151,8 +152,8 @@ __global__ void __launch_bounds__(256)
     __syncthreads();
 
     const int vecs = channels / V;
-    const bool whole = opd::is_aligned(grad_output, alignof(opd::vec<T, V>)),
-               whole_in = opd::is_aligned(grad_input, alignof(opd::vec<T, V>));
+    const bool whole = lie_whole<V>(grad_output),
+               whole_in = lie_whole<V>(grad_input);
     const T *from = grad_output + (((int64_t)n * OH + top) * OW + left) * C + set * CH;
 #pragma unroll 1
     for (int i = tid; i < wide * vecs; i += 256) {
@@ -202,7 +203,7 @@ __global__ void upsample_last_crowd(const T *__restrict__ grad_output, T *__rest
     const int64_t top = rows.find(h - 1), left = columns.find(w - 1);
     const unsigned width = (unsigned)(columns.find(w + 1) - left);
     const int64_t count = c < C ? (rows.find(h + 1) - top) * width : 0;
-    const bool whole = opd::is_aligned(grad_output, alignof(opd::vec<T, V>));
+    const bool whole = lie_whole<V>(grad_output);
     acc_t sum[V] = {};
 #pragma unroll 2
     for (int64_t i = other; i < count; i += OTHERS) {
@@ -225,7 +226,7 @@ __global__ void upsample_last_crowd(const T *__restrict__ grad_output, T *__rest
 #pragma unroll
         for (int k = 0; k < V; k++)
             sum[k] += parts[of][lane * V + k];
-    write_channels<V>(grad_input + at * C + c, sum, opd::is_aligned(grad_input, alignof(opd::vec<T, V>)));
+    write_channels<V>(grad_input + at * C + c, sum, lie_whole<V>(grad_input));
 }
 #else
 
