@@ -51,7 +51,7 @@
 //! let     PART_BYTES = (PART_ROWS*W*sizeof(scalar_t) + 143) / 16*16
 //! let     SHARED = PART_BYTES + (WHOLE ? 0 : PART_PLANES*min(OH, PART_H)*OW*sizeof(scalar_t) + 16)
 //! let     UNITS, BACK_UNITS = N*C*GROUPS*TILES, N*C*BACK_GROUPS*BACK_TILES
-//! let     REACH = min(OW, step_w > 0.2 ? floor(1.999999 / step_w) + 2 : OW)
+//! let     REACH = min(OW, step_w > 0.2 ? max(floor(1.999999 / step_w) + 2, floor((2 + shift) / step_w - shift) + 1) : OW)
 //! let     TAPS = REACH > 11 || (step_h <= 0.2 && OH > 64) ? 0 : REACH <= 2 ? 2 : REACH <= 3 ? 3 : REACH <= 5 ? 5 : 11
 //! let     CROWD = cdiv(2*OH, H) * cdiv(2*OW, W) >= 2048 ? 256 : 32
 // Going up (upsample_up.cuh): blocks of UP_X by UP_Y threads with UP_V columns of outputs each, for UP_ROWS rows of inputs.

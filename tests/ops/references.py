@@ -185,7 +185,8 @@ SIZES = [([1, 2, 5, 7], [5, 7]), ([1, 2, 5, 7], [5, 8]), ([2, 2, 6, 9], [1, 1]),
 RESIZED = [([shape], {"size": size, "mode": mode}) for shape, size, mode in [
     ([1, 90, 25, 34], [50, 68], "half_pixel"), ([2, 24, 65, 33], [129, 65], "align_corners"),
     ([4, 48, 60, 80], [30, 41], "asymmetric"), ([1, 2, 300, 400], [480, 640], "half_pixel"),
-    ([1, 4, 4, 3000], [9, 6000], "align_corners"), ([2, 96, 7, 7], [33, 32], "half_pixel")]]
+    ([1, 4, 4, 3000], [9, 6000], "align_corners"), ([2, 96, 7, 7], [33, 32], "half_pixel"),
+    ([2, 3, 8, 30], [17, 140], "half_pixel"), ([1, 2, 9, 3], [42, 14], "half_pixel")]]
 SIZED = CONVOLVED + RESIZED
 
 
