@@ -54,6 +54,7 @@
 //! let     REACH = min(OW, step_w > 0.2 ? max(floor(1.999999 / step_w) + 2, floor((2 + shift) / step_w - shift) + 1) : OW)
 //! let     TAPS = REACH > 11 || (step_h <= 0.2 && OH > 64) ? 0 : REACH <= 2 ? 2 : REACH <= 3 ? 3 : REACH <= 5 ? 5 : 11
 //! let     CROWD = cdiv(2*OH, H) * cdiv(2*OW, W) >= 2048 ? 256 : 32
+//! let     FEW_BACK = SMALL && numel(output) <= 196608 && min(step_h, step_w) >= 0.4; FEW_TAPS, FEW_PLANES = min(step_h, step_w) < 1 ? 6 : 3, min(step_h, step_w) < 1 ? 1 : 2
 // Going up (upsample_up.cuh): blocks of UP_X by UP_Y threads with UP_V columns of outputs each, for UP_ROWS rows of inputs.
 //! let     UP_V = OW % V == 0 && PLANES*cdiv(H, 8)*OW >= 1048576 ? V : min(V, 4); UP_EVEN = OW % UP_V == 0
 //! let     UP_WIDE = min(min(1024, 256*UP_V), cdiv(OW, UP_V)*UP_V); UP_X, UP_Y = UP_WIDE / UP_V, max(1, 160*UP_V / UP_WIDE)
@@ -93,6 +94,8 @@
 //!   kernel  upsample_columns when cpu && !SAME threads OW
 //!   formula grad_input = grad_output when SAME
 //!   kernel  upsample_backward_row otherwise cpu threads N*C*H by 1
+//!   kernel  upsample_backward_few<scalar_t, 1, FEW_PLANES, FEW_TAPS> otherwise FEW_BACK threads cdiv(PLANES, FEW_PLANES)*H*W
+//!   bind    HW = H*W bind VECS = 1
 //!   kernel  upsample_backward_up<scalar_t, UP_V, UP_EVEN, UP_PITCH> otherwise UP
 //!   grid    cdiv(PLANES, UP_Y)*UP_GROUPS*UP_TILES block UP_X, UP_Y shared UP_SHARED
 //!   kernel  upsample_backward<scalar_t, acc_t, int, TAPS, BACK_V> otherwise SMALL && TAPS > 0
@@ -103,6 +106,7 @@
 
 #include "copy_to_shared.cuh"
 #include "upsample_axis.cuh"
+#include "upsample_few.cuh"
 #include "upsample_up.cuh"
 
 // Outputs in V columns that are `apart` of each other from `ow` on, `count` rows from `oh` on: the

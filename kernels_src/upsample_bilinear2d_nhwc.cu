@@ -33,6 +33,7 @@
 //! let     BACK_OW = min(OW, floor((BACK_W + 2) / max(step_w, 0.0000001)) + 3)
 //! let     BACK_OH = min(OH, floor(3 / max(step_h, 0.0000001)) + 3)
 //! let     SHARED = 16 + (BACK_OW*CH + BACK_OW + BACK_OH)*sizeof(acc_t) + (BACK_OW + BACK_W + 5)*4
+//! let     FEW_BACK = SMALL && numel(output) <= 196608 && min(step_h, step_w) >= 0.4; FEW_TAPS = min(step_h, step_w) < 1 ? 6 : 3; FEW_V = V == 3 ? 3 : 1
 //! let     CROWD = cdiv(2*OH, H) * cdiv(2*OW, W) >= 2048 || SHARED > 98304 || !SMALL
 //! let     LANES = min(32, pow2(VECS)); CROWD_SETS = cdiv(C / V, LANES)
 //! scratch low_of int32 [OW]; weight_of acc_t [OW]
@@ -55,11 +56,14 @@
 //!   kernel  upsample_columns when cpu && !SAME threads OW
 //!   formula grad_input = grad_output when SAME
 //!   kernel  upsample_last_backward_rows otherwise cpu threads N*H by 1
+//!   kernel  upsample_backward_few<scalar_t, FEW_V, 1, FEW_TAPS> otherwise FEW_BACK threads numel(input) / FEW_V
+//!   bind    HW = H*W bind VECS = max(1, C / FEW_V) bind PLANES = N
 //!   kernel  upsample_last_crowd<scalar_t, V, LANES> otherwise CROWD grid N*H*W*CROWD_SETS block 256
 //!   kernel  upsample_last_backward<scalar_t, BACK_V> otherwise grid N*H*BACK_PARTS*SETS block 256 shared SHARED
 
 #include "channels.cuh"
 #include "upsample_axis.cuh"
+#include "upsample_few.cuh"
 
 #ifndef OPD_CPU
 // A thread makes V channels of a column of outputs. The two rows of inputs that an output stands
