@@ -29,23 +29,35 @@ __global__ void depthwise_forward_any(const T *__restrict__ input, const T *__re
     }
 }
 
+// Of taps along W those are asked for alone that meet an output: each EVERY_W-th, whose output is
+// NEXT_W before that of the last.
 template <class T>
 __global__ void depthwise_grad_input_any(const T *__restrict__ grad_output,
                                          const T *__restrict__ weight, T *__restrict__ grad_input,
                                          int64_t count, int64_t C, int64_t M, int64_t H, int64_t W,
                                          int64_t OH, int64_t OW, int64_t KH, int64_t KW, int64_t SH,
-                                         int64_t SW, int64_t PH, int64_t PW, int64_t DH, int64_t DW)
+                                         int64_t SW, int64_t PH, int64_t PW, int64_t DH, int64_t DW,
+                                         int64_t EVERY_W, int64_t NEXT_W)
 {
     CUDA_KERNEL_LOOP(i, count)
     {
         const int64_t x = i % W, h = i / W % H, plane = i / W / H, channel = plane % C;
+        int64_t first = 0; // of the taps along W
+        while (first < min(EVERY_W, KW) && (x + PW - first * DW) % SW)
+            first++;
+        if (first == EVERY_W)
+            first = KW;
         acc_t sum = 0;
-        for (int64_t k = 0; k < M * KH * KW; k++) {
-            const int64_t m = k / KW / KH, th = h + PH - k / KW % KH * DH,
-                          tw = x + PW - k % KW * DW;
-            if (th >= 0 && tw >= 0 && th % SH == 0 && tw % SW == 0 && th / SH < OH && tw / SW < OW)
-                sum += opd::load(grad_output + ((plane * M + m) * OH + th / SH) * OW + tw / SW) *
-                       opd::load(weight + channel * M * KH * KW + k);
+        for (int64_t k = 0; k < M * KH; k++) {
+            const int64_t m = k / KH, th = h + PH - (k - m * KH) * DH;
+            if (th < 0 || th % SH || th / SH >= OH)
+                continue;
+            const T *line = grad_output + ((plane * M + m) * OH + th / SH) * OW,
+                    *taps = weight + (channel * M * KH + k) * KW;
+            int64_t ow = (x + PW - first * DW) / SW;
+            for (int64_t kw = first; kw < KW && ow >= 0; kw += EVERY_W, ow -= NEXT_W)
+                if (ow < OW)
+                    sum += opd::load(line + ow) * opd::load(taps + kw);
         }
         opd::store(grad_input + i, sum);
     }

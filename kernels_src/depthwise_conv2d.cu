@@ -26,19 +26,19 @@
 //! let     M = CM / C; VEC = 16 / sizeof(scalar_t); TAPS = KW <= 7 ? KW : 0; NEAR = max(SH, SW) <= 4 && \
 //!           fits32(HW, 2*H + 4*PH, 2*W + 4*PW, N*CM*(OH + 8)*OW, N*C*(H + 8*SH)*(W + 2))
 // SMALL: window, stride and dilation are compiled in. FLAT: long windows of one row. TINY: no waiting for shared memory.
-//! let     SMALL = NEAR && max(KH, KW) <= 7 && max(DH, DW) <= 2; FLAT = NEAR && VEC == 8 && KH == 1 && KW <= 31 && H < 8
+//! let     SMALL = NEAR && max(KH, KW) <= 7 && max(DH, DW) <= 2; FLAT = NEAR && VEC >= 4 && KH == 1 && KW <= 31 && H < 8
 //! let     MADE = N*CM*OHW; TINY = NEAR && max(KH, KW) <= 7 && KH*KW <= 25 && (KH - 1)*DH <= 128 && MADE <= 262144
 //! let     ROWS = TINY ? (MADE <= 65536 ? 1 : 2) : KH <= 5 && OH >= 8 && MADE >= 4194304 ? 8 : 4; GROUPS = cdiv(OH, ROWS); QUADS = cdiv(OH, 4)
-//! let     LEVEL = (SMALL || FLAT) && SH*SW*DH*DW == 1 && KW == 2*PW + 1; SAME = SMALL && LEVEL && W % VEC == 0
-//! let     CELLS_H = cdiv((H - 1 + PH) / SH - PH / SH + 1, 4); CELLS_W = (W - 1 + PW) / SW - PW / SW + 1
 //! let     EVEN = gcd(W, VEC); OUT_EVEN = gcd(OW, VEC); LEAD = (VEC - PW % VEC) % VEC
+//! let     LEVEL = (SMALL || FLAT && EVEN > 1) && SH*SW*DH*DW == 1 && KW == 2*PW + 1; SAME = SMALL && LEVEL && W % VEC == 0
+//! let     CELLS_H = cdiv((H - 1 + PH) / SH - PH / SH + 1, 4); CELLS_W = (W - 1 + PW) / SW - PW / SW + 1
 // Parts of planes of depthwise_planes.cuh, of about 12 KB, of large windows less in small tensors: strips of STRIP by SIDE.
 //! let     PART = SMALL && KH*KW <= 25 ? 12544 : max(2048, min(12544, N*C*HW*sizeof(scalar_t) / 264)); STRIP = OH % 7 == 0 ? 7 : min(OH, 8)
 //! let     PART_H = min(cdiv(OH, STRIP), max(1, PART / (STRIP*SH*W*sizeof(scalar_t))))*STRIP
 //! let     PARTS_H = cdiv(OH, PART_H); AT_ONCE = M*PARTS_H == 1 ? max(1, PART / (max(H, PART_H*SH)*W*sizeof(scalar_t))) : 1
-//! let     PLANES = N*CM; PART_BYTES = 256 + W*sizeof(scalar_t)*(AT_ONCE > 1 ? AT_ONCE*H : min(H, (PART_H - 1)*SH + KH))
-//! let     SIDE = LEVEL ? EVEN : 1; PART_BLOCK = 64*max(1, min(4, VEC / (SIDE*SH*SW)))
-//! let     PLANAR = (SMALL || FLAT && LEVEL) && !TINY && max(SH, SW) <= 2 && DH*DW == 1 && PART_BYTES <= 65536 \
+//! let     PLANES = N*CM; PART_BYTES = (SMALL ? 256 : 384) + W*sizeof(scalar_t)*(AT_ONCE > 1 ? AT_ONCE*H : min(H, (PART_H - 1)*SH + KH))
+//! let     SIDE = LEVEL ? EVEN : FLAT && !SMALL && SW == 1 ? 4 : 1; PART_BLOCK = 64*max(1, min(4, VEC / (SIDE*SH*SW)))
+//! let     PLANAR = (SMALL || FLAT) && !TINY && max(SH, SW) <= 2 && DH*DW == 1 && PART_BYTES <= 65536 \
 //!           && KH*KW <= (FLAT ? 31 : VEC == 4 && LEVEL ? 49 : VEC == 8 && EVEN == 8 ? (LEVEL ? 9 : 0) : 25)
 // Tiles of depthwise_tile.cuh: TILE_H rows of TILES blocks of 16 bytes each; of input HALO_H of BLOCKS.
 //! let     DEPTH = (LEAD + (VEC - 1)*SW + (KW - 1)*DW) / VEC + 1; TALL = VEC == 2 ? 16 : VEC == 8 && SH == 1 ? 128 : 64
@@ -104,7 +104,7 @@
 //!   block   PART_BLOCK shared PART_BYTES
 //!   kernel  depthwise_grad_input_tile otherwise TILED && TURNED && !(BACK.TINY && SMALL) as BACK grid CM*ALL_TILES block BLOCK shared SHARED
 //!   kernel  depthwise_grad_input otherwise SMALL threads N*C*CELLS_H*CELLS_W
-//!   kernel  depthwise_grad_input_any otherwise threads numel(input)
+//!   kernel  depthwise_grad_input_any otherwise threads numel(input) bind EVERY_W = SW / gcd(SW, DW) bind NEXT_W = DW / gcd(SW, DW)
 //! backward grad_weight grad_bias
 //!   kernel  depthwise_grad_weight_rows when cpu threads CM*(cdiv(KH, 8)*(KW <= 7 ? 1 : cdiv(KW, 8)) + 1) by 1
 //!   kernel  depthwise_grad_weight_planes otherwise SUMMED grid CM*PARTS block 128 shared SUM_BYTES

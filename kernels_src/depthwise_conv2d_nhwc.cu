@@ -22,23 +22,25 @@
 // fewer and smaller ones in small tensors than BIG_ROWS by BIG_WIDE.
 //! let     M = CM / C; EVEN = gcd(C, 16 / sizeof(scalar_t)); AT_ONCE = KH*KW <= 49 ? KH : 1; TURNS = KH / AT_ONCE
 //! let     TAPS = AT_ONCE*KW; REACH_H, REACH_W, WHOLE_H = (AT_ONCE - 1)*DH, (KW - 1)*DW, (KH - 1)*DH
-//! let     CHUNKS = cdiv(C, 32); CH = CHUNKS > 1 ? 8*cdiv(cdiv(C, CHUNKS), 8) : C; OUTPUTS = N*OH*OW
+// DIRECT: of odd numbers of channels, from the images.
+//! let     DIRECT = EVEN == 1 && TURNS == 1; UNIT = DIRECT ? 1 : 8; CHUNKS = cdiv(C, DIRECT ? 256 : 32)
+//! let     CH = CHUNKS > 1 ? UNIT*cdiv(cdiv(C, CHUNKS), UNIT) : C; OUTPUTS = N*OH*OW
 //! let     BIG_ROWS = SH > 1 ? 4 : OH % 7 == 0 ? 7 : 8; ROWS = OUTPUTS*C <= 131072 ? 2 : OUTPUTS*C <= 524288 && KH*KW <= 25 ? 4 : BIG_ROWS
-//! let     BIG_WIDE = (TAPS <= 25 || TURNS > 1) && OW >= 16 && SW == 1 ? 4 : 2; WIDE = ROWS < BIG_ROWS ? 2 : BIG_WIDE
+//! let     BIG_WIDE = DIRECT ? (TAPS > 25 || SW > 1 ? 4 : 2) : (TAPS <= 25 || TURNS > 1) && OW >= 16 && SW == 1 ? 4 : 2; WIDE = ROWS < BIG_ROWS ? 2 : BIG_WIDE
 //! let     BACKWARD, TOP, LEFT, LEAD_H, LEAD_W = 0, -PH, -PW, 0, 0
 //! let     TILE_H = BACKWARD ? (ROWS - 1) / SH + REACH_H / SH + 1 : (ROWS - 1)*SH + REACH_H + 1
 // As many strips as 64 KB of shared memory have room for, of gradients of weights beside the outputs' GRADS.
 //! let     GRADS = 0; PIXEL = CH*sizeof(scalar_t)
-//! let     FIT = (64500 - (TAPS + TILE_H*(REACH_W + 1))*PIXEL) / ((TILE_H*SW + GRADS*ROWS)*WIDE*PIXEL)
+//! let     FIT = DIRECT ? 256 : (64500 - (TAPS + TILE_H*(REACH_W + 1))*PIXEL) / ((TILE_H*SW + GRADS*ROWS)*WIDE*PIXEL)
 //! let     ACROSS = cdiv(OW + LEAD_W, WIDE); ALONG = cdiv(ACROSS, max(1, min(256 / CH, FIT))); STRIPS = cdiv(ACROSS, ALONG)
 //! let     DOWN = cdiv(OH + LEAD_H, ROWS); TILES = N*DOWN*ALONG; COLUMNS = STRIPS*WIDE
 //! let     TILE_W = BACKWARD ? (COLUMNS - 1) / SW + REACH_W / SW + 1 : (COLUMNS - 1)*SW + REACH_W + 1
-//! let     SHARED = max((TILE_H*TILE_W + TAPS + GRADS*ROWS*COLUMNS)*PIXEL + 288, CH*STRIPS*min(TAPS + 1, 16)*sizeof(acc_t))
+//! let     SHARED = max(((DIRECT ? 0 : TILE_H*TILE_W + GRADS*ROWS*COLUMNS) + TAPS)*PIXEL + 288, GRADS*CH*STRIPS*min(TAPS + 1, 16)*sizeof(acc_t))
 //! let     TILED = cuda && M == 1 && TAPS <= 49 && max(SH, SW, DH, DW) <= 2 && (TURNS == 1 || SH*SW == 1) \
 //!           && SHARED <= 65536 && TURNS <= 65535 && fits32(TILES*CHUNKS, H*W*C, OH*OW*C, 4*(H + OH), 4*(W + OW))
 //! again   BACK : H, W, OH, OW, BACKWARD, LEAD_H, LEAD_W, TOP, LEFT, BIG_ROWS = OH, OW, H, W, 1, PH % SH, PW % SW, \
 //!           PH / SH - WHOLE_H / SH, PW / SW - REACH_W / SW, SH == 1 && H % 7 == 0 ? 7 : 8
-//! again   WEIGHT : GRADS, ROWS, WIDE = 1, BIG_ROWS, BIG_WIDE
+//! again   WEIGHT : GRADS, ROWS, WIDE = 1, DIRECT ? ROWS : BIG_ROWS, BIG_WIDE
 // What is left: FEW channels a thread, BESIDE taps. PARTS: what gradients of weights are summed in.
 //! let     FEW = M > 1 ? 1 : gcd(C, 4); BESIDE = KW <= 7 ? KW : 1; TALL = KH*cdiv(KW, BESIDE)
 //! let     LANES = min(32, pow2(CM / FEW)); SETS = cpu ? cdiv(CM, 64 / sizeof(acc_t)) : cdiv(CM / FEW, LANES)

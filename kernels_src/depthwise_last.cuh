@@ -2,7 +2,8 @@
 // zeros where it is outside, waits for that once, and makes ROWS rows of outputs of some channels:
 // a thread WIDE columns of them, of one channel. What it takes of a row is read once, for all rows
 // of the window, whose weights stay in registers; of a large window for one row of it after the
-// other.
+// other. Channels whose number is odd cannot be copied by blocks of some: threads read those from
+// the images, with all lanes at work, since neighbours in memory are theirs.
 #pragma once
 #include "copy_to_shared.cuh"
 #ifndef OPD_CPU
@@ -111,16 +112,46 @@ __device__ __forceinline__ const T *copy_window(void *room, const T *weight, int
     }
 }
 
-// f(j, kh, v) for each row of a tile and tap kh by which row j of those made has it: v is SPAN columns.
-template <class DOWN, int ROWS, int TAPS, int SPAN, int CH, class T, class F>
-__device__ __forceinline__ void each_row(const T *from, int width, const F &f)
+// One channel of a copied tile whose rows have so many pixels, from a pixel on.
+template <int CH, class T> struct copied_pixels {
+    const T *from;
+    int width;
+
+    __device__ __forceinline__ acc_t at(int r, int x) const
+    {
+        return opd::load(from + (r * width + x) * CH);
+    }
+};
+
+// One channel of an image of H by W by C, from pixel (top, left) on; zeros where that is outside.
+template <class T> struct image_pixels {
+    const T *from;
+    int H, W, C, top, left;
+
+    __device__ __forceinline__ image_pixels(const T *channel, int h, int w, int c, int y, int x)
+        : from(channel + ((int64_t)y * w + x) * c), H(h), W(w), C(c), top(y), left(x)
+    {
+    }
+
+    __device__ __forceinline__ acc_t at(int r, int x) const
+    {
+        T v = T(0.f);
+        if ((unsigned)(top + r) < (unsigned)H && (unsigned)(left + x) < (unsigned)W)
+            v = from[(r * W + x) * C];
+        return opd::load(&v);
+    }
+};
+
+// f(j, kh, v) for each row of pixels and tap kh by which row j of those made has it: v is SPAN columns.
+template <class DOWN, int ROWS, int TAPS, int SPAN, class P, class F>
+__device__ __forceinline__ void each_row(const P &pixels, const F &f)
 {
 #pragma unroll
     for (int r = 0; r < DOWN::count(ROWS); r++) {
         acc_t v[SPAN];
 #pragma unroll
         for (int x = 0; x < SPAN; x++)
-            v[x] = opd::load(from + (r * width + x) * CH);
+            v[x] = pixels.at(r, x);
 #pragma unroll
         for (int kh = 0; kh < TAPS; kh++) {
             const int j = DOWN::find_made(r, kh);
@@ -144,7 +175,9 @@ __device__ __forceinline__ void convolve_last(const T *input, const T *weight, c
     const int lane = p.channel - p.first, channels = min(CH, s.C - p.first);
     const bool busy = lane < channels && p.ow < s.OW;
     T *tile = (T *)shared;
-    const int size = TILE_H * s.TILE_W * CH * (int)sizeof(T);
+    constexpr bool DIRECT = EVEN == 1 && AT_ONCE == KH;
+    const int size = DIRECT ? 0 : TILE_H * s.TILE_W * CH * (int)sizeof(T);
+    const int top = s.TOP + p.tile_h * down::step(ROWS), left = s.LEFT + p.tile_w * along::step(WIDE);
     const T *image = input + (int64_t)p.n * s.H * s.W * s.C + p.first;
 
     const acc_t start = bias && busy ? opd::load(bias + p.channel) : acc_t(0);
@@ -152,21 +185,12 @@ __device__ __forceinline__ void convolve_last(const T *input, const T *weight, c
 #pragma unroll
     for (int k = 0; k < ROWS * WIDE; k++)
         sum[k / WIDE][k % WIDE] = start;
-#pragma unroll 1
-    for (int at = 0; at < KH; at += AT_ONCE) {
-        const int later = (BACK ? KH - AT_ONCE - at : at) * DH;
-        fill_last<EVEN, CH>(tile, image, channels,
-                            { s.H, s.W, s.C, s.TOP + p.tile_h * down::step(ROWS) + later,
-                              s.LEFT + p.tile_w * along::step(WIDE), TILE_H, s.TILE_W });
-        const T *window = copy_window<CH, KH * KW, TAPS>(
-            shared + (size + 15) / 16, weight + (int64_t)p.first * (KH * KW) + at * KW, channels);
-        wait_for_copies();
+    const auto add = [&](const T *window, const auto &pixels) {
         acc_t w[TAPS];
 #pragma unroll
         for (int k = 0; k < TAPS; k++)
-            w[k] = opd::load(window + lane * TAPS + k);
-        const T *from = tile + p.strip * along::step(WIDE) * CH + lane;
-        each_row<down, ROWS, AT_ONCE, SPAN, CH>(from, s.TILE_W, [&](int j, int kh, const acc_t *v) {
+            w[k] = opd::load(window + k);
+        each_row<down, ROWS, AT_ONCE, SPAN>(pixels, [&](int j, int kh, const acc_t *v) {
 #pragma unroll
             for (int k = 0; k < KW * WIDE; k++) {
                 const int x = along::find_source(k % WIDE, k / WIDE);
@@ -174,6 +198,22 @@ __device__ __forceinline__ void convolve_last(const T *input, const T *weight, c
                     sum[j][k % WIDE] += w[kh * KW + k / WIDE] * v[x];
             }
         });
+    };
+#pragma unroll 1
+    for (int at = 0; at < KH; at += AT_ONCE) {
+        const int later = (BACK ? KH - AT_ONCE - at : at) * DH;
+        if (!DIRECT)
+            fill_last<EVEN, CH>(tile, image, channels,
+                                { s.H, s.W, s.C, top + later, left, TILE_H, s.TILE_W });
+        const T *window = copy_window<CH, KH * KW, TAPS>(
+            shared + (size + 15) / 16, weight + (int64_t)p.first * (KH * KW) + at * KW, channels);
+        wait_for_copies();
+        if constexpr (DIRECT)
+            add(window + lane * TAPS, image_pixels<T>(image + lane, s.H, s.W, s.C, top,
+                                                      left + p.strip * along::step(WIDE)));
+        else
+            add(window + lane * TAPS,
+                copied_pixels<CH, T>{ tile + p.strip * along::step(WIDE) * CH + lane, s.TILE_W });
         if (AT_ONCE < KH)
             __syncthreads();
     }
@@ -230,28 +270,41 @@ __global__ void __launch_bounds__(LAST_THREADS)
     acc_t sum[TAPS + 1] = {};
     for (int i = part * share; i < min(TILES, (part + 1) * share); i++) {
         const last_place<CH, ROWS, WIDE> p(s, i, chunk);
-        fill_last<EVEN, CH>(tile, input + (int64_t)p.n * s.H * s.W * s.C + p.first, channels,
-                            { s.H, s.W, s.C, s.TOP + p.tile_h * down::step(ROWS) + at * DH,
-                              s.LEFT + p.tile_w * along::step(WIDE), TILE_H, s.TILE_W });
-        fill_last<EVEN, CH>(grads, grad_output + (int64_t)p.n * s.OH * s.OW * s.C + p.first,
-                            channels, { s.OH, s.OW, s.C, p.oh, p.tile_w * WIDE, ROWS, COLUMNS });
-        wait_for_copies();
-        acc_t g[ROWS][WIDE];
+        const int top = s.TOP + p.tile_h * down::step(ROWS) + at * DH,
+                  left = s.LEFT + p.tile_w * along::step(WIDE);
+        const T *image = input + (int64_t)p.n * s.H * s.W * s.C + p.first,
+                *made = grad_output + (int64_t)p.n * s.OH * s.OW * s.C + p.first;
+        const auto add = [&](const auto &outputs, const auto &pixels) {
+            acc_t g[ROWS][WIDE];
 #pragma unroll
-        for (int j = 0; j < ROWS; j++)
+            for (int j = 0; j < ROWS; j++)
 #pragma unroll
-            for (int x = 0; x < WIDE; x++) {
-                g[j][x] = opd::load(grads + (j * COLUMNS + strip * WIDE + x) * CH + lane);
-                sum[TAPS] += g[j][x];
-            }
-        const T *from = tile + strip * along::step(WIDE) * CH + lane;
-        each_row<down, ROWS, AT_ONCE, SPAN, CH>(from, s.TILE_W, [&](int j, int kh, const acc_t *v) {
+                for (int x = 0; x < WIDE; x++) {
+                    g[j][x] = outputs.at(j, x);
+                    sum[TAPS] += g[j][x];
+                }
+            each_row<down, ROWS, AT_ONCE, SPAN>(pixels, [&](int j, int kh, const acc_t *v) {
 #pragma unroll
-            for (int k = 0; k < KW * WIDE; k++)
-                sum[kh * KW + k / WIDE] += g[j][k % WIDE] *
-                                           v[along::find_source(k % WIDE, k / WIDE)];
-        });
-        __syncthreads();
+                for (int k = 0; k < KW * WIDE; k++)
+                    sum[kh * KW + k / WIDE] += g[j][k % WIDE] *
+                                               v[along::find_source(k % WIDE, k / WIDE)];
+            });
+        };
+        if constexpr (EVEN == 1 && AT_ONCE == KH) {
+            if (lane < channels)
+                add(image_pixels<T>(made + lane, s.OH, s.OW, s.C, p.oh, p.ow),
+                    image_pixels<T>(image + lane, s.H, s.W, s.C, top,
+                                    left + strip * along::step(WIDE)));
+        } else {
+            fill_last<EVEN, CH>(tile, image, channels,
+                                { s.H, s.W, s.C, top, left, TILE_H, s.TILE_W });
+            fill_last<EVEN, CH>(grads, made, channels,
+                                { s.OH, s.OW, s.C, p.oh, p.tile_w * WIDE, ROWS, COLUMNS });
+            wait_for_copies();
+            add(copied_pixels<CH, T>{ grads + strip * WIDE * CH + lane, COLUMNS },
+                copied_pixels<CH, T>{ tile + strip * along::step(WIDE) * CH + lane, s.TILE_W });
+            __syncthreads();
+        }
     }
     acc_t *sums = (acc_t *)shared, *to = partial + (int64_t)part * (KH * KW + 1) * s.C + chunk * CH;
     const int size = s.STRIPS * CH;

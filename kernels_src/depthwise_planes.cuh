@@ -9,7 +9,7 @@
 
 // A block has AT_ONCE planes, or PART_H rows of outputs of one, of which there are PARTS_H. A
 // thread makes strips of STRIP rows by SIDE columns: of several where rows of input and output are
-// equally long and the stride is 1 (LEVEL).
+// equally long and the stride is 1 (LEVEL), which are read at once then, and of long windows.
 struct part_shape {
     int PLANES, CM, M, H, W, OH, OW, PH, PW, AT_ONCE, PART_H, PARTS_H;
 };
@@ -22,7 +22,9 @@ constexpr int PART_THREADS = 64 * (16 / (int)sizeof(T) <= EACH       ? 1
                                                                      : 16 / (int)sizeof(T) / EACH);
 template <int TAPS> constexpr int PART_RESIDENT = TAPS > 25 ? 512 : 640;
 
-enum { PART_HEAD = 128, PART_ZEROS = 48 }; // bytes before the rows; in them those of a row outside
+// Bytes before the rows, and among them where those of a row outside begin.
+template <int KW> constexpr int PART_HEAD = KW > 7 ? 256 : 128;
+template <int KW> constexpr int PART_ZEROS = KW > 7 ? 64 : 48;
 
 // N columns of a row from x on, which is a multiple of N, and HALO on both sides: zeros where those
 // are outside.
@@ -64,13 +66,13 @@ __device__ __forceinline__ void convolve_planes(const T *__restrict__ input,
     const int top = whole ? 0 : max(0, oh * SH - s.PH), end = (oh + s.PART_H - 1) * SH - s.PH + KH;
     const int rows = whole ? s.H : max(0, min(s.H, end) - top);
     const T *from = input + (int64_t)(first / s.M) * (s.H * s.W) + (int64_t)top * s.W;
-    const T *zeros = (T *)((char *)shared + PART_ZEROS);
-    if (threadIdx.x < PART_HEAD / 16)
+    const T *zeros = (T *)((char *)shared + PART_ZEROS<KW>);
+    if (threadIdx.x < PART_HEAD<KW> / 16)
         shared[threadIdx.x] = uint4{ 0, 0, 0, 0 };
-    const T *tile = copy_run<SIDE>((char *)shared + PART_HEAD, from, count * rows * s.W);
+    const T *tile = copy_run<LEVEL ? SIDE : 1>((char *)shared + PART_HEAD<KW>, from, count * rows * s.W);
     wait_for_copies();
 
-    const int across = s.OW / SIDE, strips = s.PART_H / STRIP;
+    const int across = (s.OW + SIDE - 1) / SIDE, strips = s.PART_H / STRIP;
     for (int i = threadIdx.x; i < count * strips * across; i += (int)blockDim.x) {
         const int strip = i / across, n = strip / strips, plane = first + n, channel = plane % s.CM;
         const int ow = (i - strip * across) * SIDE, y = oh + (strip - n * strips) * STRIP;
@@ -91,7 +93,7 @@ __device__ __forceinline__ void convolve_planes(const T *__restrict__ input,
             if constexpr (LEVEL)
                 load_beside<SIDE, KW / 2>(v, from, x, s.W);
             else
-                load_row<1, KW, 1>(v, from, from, 0, x, 1, s.W, false);
+                load_row<1, SIDE + KW - 1, 1>(v, from, from, 0, x, 1, s.W, false);
             each_reader<STRIP, KH, SH, 1>(r, [&](int j, int kh) {
 #pragma unroll
                 for (int k = 0; k < KW * SIDE; k++)
@@ -100,7 +102,7 @@ __device__ __forceinline__ void convolve_planes(const T *__restrict__ input,
         }
         T *out = output + ((int64_t)plane * s.OH + y) * s.OW + ow;
         const int left = min(s.OH, oh + s.PART_H) - y;
-        const bool aligned = opd::is_aligned(output, SIDE * sizeof(T));
+        const bool aligned = LEVEL && opd::is_aligned(output, SIDE * sizeof(T));
 #pragma unroll
         for (int j = 0; j < STRIP; j++) {
             opd::vec<T, SIDE> block;
@@ -111,7 +113,7 @@ __device__ __forceinline__ void convolve_planes(const T *__restrict__ input,
                 opd::store_vec(out + j * s.OW, block);
 #pragma unroll
             for (int c = 0; c < SIDE; c++)
-                if (j < left && !aligned)
+                if (j < left && !aligned && (LEVEL || ow + c < s.OW))
                     out[j * s.OW + c] = block[c];
         }
     }

@@ -76,6 +76,16 @@ CONVOLVED = [
     conv_case([2, 4, 40, 300], 1, (1, 21), padding=[0, 10]),
     conv_case([2, 3, 1, 150], 1, (1, 31), padding=[0, 15]),
     conv_case([2, 2, 5, 64], 2, (1, 15), padding=[0, 7]),
+    # The same where rows of inputs and outputs differ, or are of odd length.
+    conv_case([2, 3, 1, 150], 1, (1, 8), padding=[0, 4]),
+    conv_case([2, 70, 2, 301], 1, (1, 15), padding=[1, 7]),
+    conv_case([1, 3, 5, 90], 2, (1, 31), padding=[1, 30]),
+    conv_case([2, 3, 7, 133], 1, (1, 24), stride=[2, 2]),
+    conv_case([1, 2, 30, 61], 2, (9, 11), padding=[4, 5], stride=[3, 4], dilation=[2, 6]),
+    # Of odd numbers of channels, which lie side by side in channels_last.
+    conv_case([3, 301, 15, 14], 1, (3, 3), padding=1),
+    conv_case([2, 75, 40, 41], 1, (7, 7), padding=3),
+    conv_case([4, 33, 50, 51], 1, (5, 4), padding=2, stride=2, dilation=[1, 2]),
     conv_case([2, 70, 45, 45], 1, (3, 3), padding=6, dilation=6),
     # More than are made without shared memory.
     conv_case([2, 48, 56, 56], 1, (3, 3), padding=1),
@@ -186,7 +196,8 @@ RESIZED = [([shape], {"size": size, "mode": mode}) for shape, size, mode in [
     ([1, 90, 25, 34], [50, 68], "half_pixel"), ([2, 24, 65, 33], [129, 65], "align_corners"),
     ([4, 48, 60, 80], [30, 41], "asymmetric"), ([1, 2, 300, 400], [480, 640], "half_pixel"),
     ([1, 4, 4, 3000], [9, 6000], "align_corners"), ([2, 96, 7, 7], [33, 32], "half_pixel"),
-    ([2, 3, 8, 30], [17, 140], "half_pixel"), ([1, 2, 9, 3], [42, 14], "half_pixel")]]
+    ([2, 3, 8, 30], [17, 140], "half_pixel"), ([1, 2, 9, 3], [42, 14], "half_pixel"),
+    ([3, 3, 40, 64], [20, 33], "half_pixel"), ([2, 7, 9, 12], [13, 12], "align_corners")]]
 SIZED = CONVOLVED + RESIZED
 
 
