@@ -170,7 +170,9 @@ __global__ void scale(const float *x, const float *k, float *y, float *total, in
 """
 
 
-def test_an_operator_of_ones_own(ops, image, draw, torch_daemon):
+@pytest.mark.parametrize("again", [False, True])
+def test_an_operator_of_ones_own(ops, image, draw, torch_daemon, again):
+    """Again: with registrations that are there of versions before."""
     client = torch_daemon.connect()
 
     def load(name, dims, index, line=""):

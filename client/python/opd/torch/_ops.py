@@ -206,6 +206,8 @@ def _register(spec: Spec) -> Operator:
         operator = _registered.get(key)
         if operator is None:
             operator = _registered[key] = (ListOperator if spec.lists else Operator)(spec)
+        elif operator.last is not None:  # which was edited to another and back
+            operator.last.follow(spec)
         if spec.name not in _functions:
             _functions[spec.name] = _make_function(spec.name)
         _describe(_functions[spec.name], spec, operator)
