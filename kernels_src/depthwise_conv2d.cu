@@ -41,7 +41,7 @@
 //! let     PLANAR = (SMALL || FLAT) && !TINY && max(SH, SW) <= 2 && DH*DW == 1 && PART_BYTES <= 65536 \
 //!           && KH*KW <= (FLAT ? 31 : VEC == 4 && LEVEL ? 49 : VEC == 8 && EVEN == 8 ? (LEVEL ? 9 : 0) : 25)
 // Tiles of depthwise_tile.cuh: TILE_H rows of TILES blocks of 16 bytes each; of input HALO_H of BLOCKS.
-//! let     DEPTH = (LEAD + (VEC - 1)*SW + (KW - 1)*DW) / VEC + 1; TALL = VEC == 2 ? 16 : VEC == 8 && SH == 1 ? 128 : 64
+//! let     DEPTH = (LEAD + (VEC - 1)*SW + (KW - 1)*DW) / VEC + 1; TALL = VEC == 2 ? 16 : SH == 1 ? 16*VEC : VEC == 8 ? 64 : 128 / (SH*SH)
 //! let     DOWN = cdiv(OH, TALL); ALONG = cdiv(OW, SW == 1 ? 64 : 32); ALL = DOWN*ALONG == 1
 //! let     TILES = cdiv(OW, VEC*ALONG); TILE_H = cdiv(OH, DOWN); HALO_H = (TILE_H - 1)*SH + (KH - 1)*DH + 1
 //! let     BLOCKS = (TILES - 1)*SW + DEPTH; PITCH = 16*(BLOCKS / 2*2 + 1); OUT_PITCH = 16*(TILES / 2*2 + 1)
@@ -65,10 +65,10 @@
 //! let     FEW_H = OH + (KH - 1)*DH; FEW_BYTES = sizeof(acc_t)*(OH*(OW / 2*2 + 1) + FEW_H*((OW + (KW - 1)*DW) / 2*2 + 1))
 //! let     FEW_TURNS = max(1, cdiv(N, max(1, 32768 / FEW_BYTES))); FEW_IMAGES = cdiv(N, FEW_TURNS)
 //! let     FEW = SMALL && SH*SW == 1 && KH*KW >= 25 && N <= 64 && FEW_BYTES <= 32768 && OW <= (VEC == 8 ? 16 : 8)
-// Planes of depthwise_sums.cuh, or rows of them, with those of outputs: about 24 KB, less of small tensors.
-//! let     ROW_BYTES = (min(SH, H)*W + OW)*sizeof(scalar_t); GOAL = max(4096, min(25088, N*CM*OH*ROW_BYTES / 1056))
+// Planes of depthwise_sums.cuh, or rows of them, with outputs: about 24 KB, less of small tensors; for SUM_KH rows of taps.
+//! let     SUM_KH = max(KH, KW) <= 7 ? KH : 1; ROW_BYTES = (min(SH, H)*W + OW)*sizeof(scalar_t); GOAL = max(4096, min(25088, N*CM*OH*ROW_BYTES / 1056))
 //! let     SUM_H = min(cdiv(OH, STRIP), max(1, GOAL / (STRIP*ROW_BYTES)))*STRIP; SUM_PARTS_H = cdiv(OH, SUM_H)
-//! let     SUM_STRIPS = SUM_H / STRIP; SUM_ROWS = SUM_PARTS_H == 1 ? H : min(H, (SUM_H - 1)*SH + (KH - 1)*DH + 1)
+//! let     SUM_STRIPS = SUM_H / STRIP; SUM_ROWS = SUM_PARTS_H == 1 ? H : min(H, (SUM_H - 1)*SH + (SUM_KH - 1)*DH + 1)
 //! let     SUM_IN = 128 + cdiv(SUM_ROWS*W*sizeof(scalar_t), 16)*16
 //! let     SUM_OUT = 128 + cdiv(min(SUM_H, OH)*OW*sizeof(scalar_t), 16)*16
 //! let     SUM_ONCE = SUM_PARTS_H == 1 ? max(1, min(N, GOAL / (SUM_IN + SUM_OUT))) : 1; SUM_PIECES = cdiv(N, SUM_ONCE)*SUM_PARTS_H
@@ -77,10 +77,10 @@
 //! let     LONG = KH == 1 && KW > 7 && KW <= 31 && OH < 8; BIG = N*C*HW >= 8388608 / VEC
 //! let     FASTEST = VEC < 8 ? KH*KW <= 25 && SH*SW == 1 && OHW >= 196 && BIG \
 //!           : (EVEN == 1 && HW > 196) || (N*C*HW <= 524288 && OHW >= 512) || (KH*KW <= 25 && OHW >= (BIG ? 196*SH*SW : 512))
-//! let     SUMMED = (LONG ? VEC < 8 || N*OH < 16 : max(KH, KW) <= 7 \
-//!           && (max(SH, SW, DH, DW) > 2 || (KH*KW <= 25 && !FEW && STRIPS <= 128) || FASTEST)) \
-//!           && max(SH, SW) <= 4 && (KH - 1)*DH <= 128 && SUM_BYTES <= 63488 && fits32((H + 2*PH)*W, OHW, N*CM, OH*SH)
-//! let     MOST = SUMMED ? 1056 : FEW ? 2048 : WEIGHT_TILED && VEC == 8 ? 768 : WEIGHT_TILED || !SAME ? 2048 : 1024
+//! let     SUMMED = (LONG ? VEC < 8 || N*OH < 16 : max(KH, KW) > 7 ? !WEIGHT_TILED && KW <= 31 \
+//!           : (max(SH, SW, DH, DW) > 2 || (KH*KW <= 25 && !FEW && STRIPS <= 128) || FASTEST)) \
+//!           && max(SH, SW) <= 4 && (SUM_KH - 1)*DH <= 128 && KH <= 65535 && SUM_BYTES <= 63488 && fits32((H + 2*PH)*W, OHW, N*CM, OH*SH)
+//! let     MOST = SUMMED ? (SUM_KH == KH ? 1056 : 2112 / KH) : FEW ? 2048 : WEIGHT_TILED && VEC == 8 ? 768 : WEIGHT_TILED || !SAME ? 2048 : 1024
 //! let     PARTS = max(1, min(MOST / CM, SUMMED ? SUM_PIECES : FEW ? FEW_TURNS : WEIGHT_TILED ? GRAD.ALL_TILES : STRIPS / (SAME ? 2048 : 1024)))
 //! scratch partial acc_t [PARTS, CM, KH*KW + 1]
 //! empty   output grad_input grad_weight grad_bias
@@ -90,7 +90,7 @@
 //! example input=[1,2,9,24] weight=[2,1,7,7] padding=3; input=[1,4,12,10] weight=[4,1,5,5] bias=[4] padding=2 dilation=2
 //! example input=[2,3,12,13] weight=[3,1,1,7] padding=[0,3] stride=[1,2]; input=[2,3,11,11] weight=[3,1,2,2] stride=3
 //! example input=[2,3,2,100] weight=[3,1,1,15] padding=[0,7]; input=[1,2,20,17] weight=[2,1,9,9] bias=[2] padding=4
-//! example input=[1,2,3,3] weight=[4,1,3,3] bias=[4] padding=4
+//! example input=[1,2,3,3] weight=[4,1,3,3] bias=[4] padding=4; input=[1,2,21,18] weight=[2,1,9,8] padding=4 stride=2
 //! forward
 //!   kernel  depthwise_forward_rows when cpu threads N*CM*cdiv(OH, 8) by 1
 //!   kernel  depthwise_forward_planes otherwise PLANAR grid cdiv(PLANES, AT_ONCE)*PARTS_H block PART_BLOCK
@@ -107,7 +107,7 @@
 //!   kernel  depthwise_grad_input_any otherwise threads numel(input) bind EVERY_W = SW / gcd(SW, DW) bind NEXT_W = DW / gcd(SW, DW)
 //! backward grad_weight grad_bias
 //!   kernel  depthwise_grad_weight_rows when cpu threads CM*(cdiv(KH, 8)*(KW <= 7 ? 1 : cdiv(KW, 8)) + 1) by 1
-//!   kernel  depthwise_grad_weight_planes otherwise SUMMED grid CM*PARTS block 128 shared SUM_BYTES
+//!   kernel  depthwise_grad_weight_planes otherwise SUMMED grid CM*PARTS, KH / SUM_KH block 128 shared SUM_BYTES bind KH = SUM_KH
 //!   kernel  depthwise_grad_weight_few otherwise FEW grid CM*PARTS block 32*max(KH, 6) shared FEW_IMAGES*FEW_BYTES
 //!   kernel  depthwise_grad_weight_tensor otherwise WEIGHT_TILED && VEC == 8 as GRAD grid CM*PARTS block 128
 //!   shared  max(2*(TILE_BYTES + PITCH + IMAGES*TILE_H*OUT_PITCH + 16), 27648)

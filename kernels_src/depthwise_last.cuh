@@ -208,10 +208,11 @@ __device__ __forceinline__ void convolve_last(const T *input, const T *weight, c
         const T *window = copy_window<CH, KH * KW, TAPS>(
             shared + (size + 15) / 16, weight + (int64_t)p.first * (KH * KW) + at * KW, channels);
         wait_for_copies();
-        if constexpr (DIRECT)
-            add(window + lane * TAPS, image_pixels<T>(image + lane, s.H, s.W, s.C, top,
-                                                      left + p.strip * along::step(WIDE)));
-        else
+        if constexpr (DIRECT) {
+            if (busy)
+                add(window + lane * TAPS, image_pixels<T>(image + lane, s.H, s.W, s.C, top,
+                                                          left + p.strip * along::step(WIDE)));
+        } else
             add(window + lane * TAPS,
                 copied_pixels<CH, T>{ tile + p.strip * along::step(WIDE) * CH + lane, s.TILE_W });
         if (AT_ONCE < KH)

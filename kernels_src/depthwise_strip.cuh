@@ -168,9 +168,10 @@ __global__ void depthwise_grad_input(const T *__restrict__ grad_output,
     }
 }
 
-// Adds up what the block's threads have summed for each tap, and last for the bias.
+// Adds up what the block's threads have summed for each tap, and last, where that is wanted, for the bias.
 template <int TAPS, int THREADS = 256>
-__device__ __forceinline__ void store_sums(acc_t *to, const acc_t *sum, acc_t sum_bias)
+__device__ __forceinline__ void store_sums(acc_t *to, const acc_t *sum, acc_t sum_bias,
+                                           bool with_bias = true)
 {
     enum { WARPS = THREADS / 32 };
     __shared__ acc_t parts[WARPS][TAPS + 1];
@@ -185,7 +186,7 @@ __device__ __forceinline__ void store_sums(acc_t *to, const acc_t *sum, acc_t su
             parts[threadIdx.x / 32][k] = part;
     }
     __syncthreads();
-    if (threadIdx.x <= TAPS) {
+    if (threadIdx.x < TAPS + with_bias) {
         acc_t total = parts[0][threadIdx.x];
         for (int i = 1; i < WARPS; i++)
             total += parts[i][threadIdx.x];

@@ -21,7 +21,7 @@ struct sum_shape {
 template <int TAPS> constexpr int SUM_RESIDENT = TAPS <= 9 ? 8 : TAPS <= 25 ? 6 : 4;
 
 // A thread sums strips of STRIP outputs below one another: what it loads of a row serves all of
-// them.
+// them. KH rows of the window, of large ones one of them: others are other blocks'.
 template <class T, int KH, int KW, int SH, int SW, int DH, int DW, int STRIP>
 __global__ void __launch_bounds__(SUM_THREADS, SUM_RESIDENT<KH * KW> * 4 / sizeof(acc_t))
     depthwise_grad_weight_planes(const T *__restrict__ input, const T *__restrict__ grad_output,
@@ -31,6 +31,7 @@ __global__ void __launch_bounds__(SUM_THREADS, SUM_RESIDENT<KH * KW> * 4 / sizeo
     const T *zeros = (T *)shared;
     char *const tiles = (char *)shared + s.SUM_ZEROS, *const outs = tiles + s.SUM_ONCE * s.SUM_IN;
     const int channel = (int)blockIdx.x / s.PARTS, part = (int)blockIdx.x - channel * s.PARTS;
+    const int turn = (int)blockIdx.y, turns = (int)gridDim.y, above = s.PH - turn * KH * DH;
     const int64_t apart = (int64_t)(s.CM / s.M) * s.H * s.W,
                   out_apart = (int64_t)s.CM * s.OH * (int)s.OW;
     for (int i = threadIdx.x; i < s.SUM_ZEROS / 16; i += SUM_THREADS)
@@ -40,8 +41,8 @@ __global__ void __launch_bounds__(SUM_THREADS, SUM_RESIDENT<KH * KW> * 4 / sizeo
         const int group = p / s.SUM_PARTS_H, first = group * s.SUM_ONCE,
                   images = min(s.SUM_ONCE, s.N - first);
         const int oh = (p - group * s.SUM_PARTS_H) * s.SUM_H, out_rows = min(s.SUM_H, s.OH - oh);
-        const int top = max(0, oh * SH - s.PH),
-                  end = min(s.H, (oh + out_rows - 1) * SH - s.PH + (KH - 1) * DH + 1),
+        const int top = max(0, oh * SH - above),
+                  end = min(s.H, (oh + out_rows - 1) * SH - above + (KH - 1) * DH + 1),
                   rows = max(0, end - top);
         const T *from = input + first * apart + ((int64_t)(channel / s.M) * s.H + top) * s.W,
                 *out = grad_output + first * out_apart + ((int64_t)channel * s.OH + oh) * (int)s.OW;
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(SUM_THREADS, SUM_RESIDENT<KH * KW> * 4 / sizeo
         for (int i = threadIdx.x; i < images * (int)s.SUM_STRIPS * (int)s.OW; i += SUM_THREADS) {
             const int strip = i / s.OW, n = strip / s.SUM_STRIPS, ow = i - strip * (int)s.OW;
             const int y = (strip - n * (int)s.SUM_STRIPS) * STRIP, x = ow * SW - s.PW;
-            const int row = (oh + y) * SH - s.PH - top;
+            const int row = (oh + y) * SH - above - top;
             const T *line = find_run(tiles + n * s.SUM_IN, from + n * apart) + row * s.W + x;
             const T *grads = find_run(outs + n * s.SUM_OUT, out + n * out_apart) + y * (int)s.OW +
                              ow;
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(SUM_THREADS, SUM_RESIDENT<KH * KW> * 4 / sizeo
         }
     }
     __syncthreads();
-    store_sums<KH * KW, SUM_THREADS>(partial + ((int64_t)part * s.CM + channel) * (KH * KW + 1),
-                                     sum, sum_bias);
+    acc_t *to = partial + ((int64_t)part * s.CM + channel) * (turns * KH * KW + 1);
+    store_sums<KH * KW, SUM_THREADS>(to + turn * KH * KW, sum, sum_bias, turn == turns - 1);
 }
 #endif

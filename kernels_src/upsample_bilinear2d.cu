@@ -54,7 +54,7 @@
 //! let     REACH = min(OW, step_w > 0.2 ? max(floor(1.999999 / step_w) + 2, floor((2 + shift) / step_w - shift) + 1) : OW)
 //! let     TAPS = REACH > 11 || (step_h <= 0.2 && OH > 64) ? 0 : REACH <= 2 ? 2 : REACH <= 3 ? 3 : REACH <= 5 ? 5 : 11
 //! let     CROWD = cdiv(2*OH, H) * cdiv(2*OW, W) >= 2048 ? 256 : 32
-//! let     FEW_BACK = SMALL && numel(output) <= 196608 && min(step_h, step_w) >= 0.4; FEW_TAPS, FEW_PLANES = min(step_h, step_w) < 1 ? 6 : 3, min(step_h, step_w) < 1 ? 1 : 2
+//! let     FEW_BACK = SMALL && numel(output) <= 196608 && max(OH, OW) <= 8192 && min(step_h, step_w) >= 0.4; FEW_TAPS, FEW_PLANES = min(step_h, step_w) < 1 ? 6 : 3, min(step_h, step_w) < 1 ? 1 : 2
 // Going up (upsample_up.cuh): blocks of UP_X by UP_Y threads with UP_V columns of outputs each, for UP_ROWS rows of inputs.
 //! let     UP_V = OW % V == 0 && PLANES*cdiv(H, 8)*OW >= 1048576 ? V : min(V, 4); UP_EVEN = OW % UP_V == 0
 //! let     UP_WIDE = min(min(1024, 256*UP_V), cdiv(OW, UP_V)*UP_V); UP_X, UP_Y = UP_WIDE / UP_V, max(1, 160*UP_V / UP_WIDE)

@@ -7,7 +7,7 @@
 #ifndef OPD_CPU
 
 // The outputs that may read input i: what each of TAPS adds to it from the first on, of which one at
-// most is before the first that does.
+// most is before the first that does, as long as a float tells hundredths of an output's index.
 template <int TAPS> struct few_readers {
     int first;
     acc_t share[TAPS];

@@ -81,6 +81,10 @@ CONVOLVED = [
     conv_case([2, 70, 2, 301], 1, (1, 15), padding=[1, 7]),
     conv_case([1, 3, 5, 90], 2, (1, 31), padding=[1, 30]),
     conv_case([2, 3, 7, 133], 1, (1, 24), stride=[2, 2]),
+    # Large windows with strides and dilations, a row of the window after the other.
+    conv_case([2, 3, 60, 150], 1, (11, 11), padding=5, stride=2),
+    conv_case([2, 2, 40, 40], 1, (9, 9), padding=8, dilation=2),
+    conv_case([1, 2, 50, 60], 2, (8, 31), stride=3),
     conv_case([1, 2, 30, 61], 2, (9, 11), padding=[4, 5], stride=[3, 4], dilation=[2, 6]),
     # Of odd numbers of channels, which lie side by side in channels_last.
     conv_case([3, 301, 15, 14], 1, (3, 3), padding=1),

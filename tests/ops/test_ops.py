@@ -88,35 +88,42 @@ def run_reference(name, inputs, attrs, grads):
 @pytest.mark.parametrize("dtype", each(DTYPES))
 @pytest.mark.parametrize("name", REFERENCES)
 def test_forward_and_backward(client, name, dtype, record_worst):
+    """Of all cases one direction, then the other: their kernels are compiled beside each other."""
     info = operators(client)[name]
-    for shapes, attrs in cases(info, dtype):
-        inputs = make_inputs(info, shapes, dtype)
+    runs = []
+    with client.batch():
+        for shapes, attrs in cases(info, dtype):
+            inputs = make_inputs(info, shapes, dtype)
+            tensors = [None if x is None else client.tensor(x, dtype=dtype) for x in inputs]
+            runs.append((shapes, attrs, inputs, *client.ops[name].forward(*tensors, **attrs)))
+
+    def check(got, ref, what):
+        error = relative_error(to_torch(got), ref)
+        assert error <= BOUNDS[dtype], f"{name} {dtype} {shapes} {attrs}: {what}: error {error:.2e}"
+        record_worst(name, dtype, what, error)
+
+    made, expected_grads = [], []
+    for shapes, attrs, inputs, outputs, _ in runs:
         grad_seed = torch.Generator().manual_seed(1)
 
         def grads(outputs):
-            return [torch.randn(o.shape, generator=grad_seed, dtype=torch.float64).to(DTYPES[dtype])
-                    for o in outputs]
+            made.append([torch.randn(o.shape, generator=grad_seed, dtype=torch.float64).to(DTYPES[dtype])
+                         for o in outputs])  # fmt: skip
+            return made[-1]
 
-        full = full_attrs(info, attrs)
-        made = []
-        expected, expected_grads = run_reference(
-            name, inputs, full, lambda outs: made.extend(grads(outs)) or made)
-        tensors = [None if x is None else client.tensor(x, dtype=dtype) for x in inputs]
-        outputs, ctx = client.ops[name].forward(*tensors, **attrs)
+        expected, slopes = run_reference(name, inputs, full_attrs(info, attrs), grads)
+        expected_grads.append(slopes)
         for out, ref in zip(as_tuple(outputs), expected):
             assert out.dtype == dtype
-            error = relative_error(to_torch(out), ref.detach())
-            assert error <= BOUNDS[dtype], f"{name} {dtype} {shapes} {attrs}: error {error:.2e}"
-            record_worst(name, dtype, "forward", error)
-        found = ctx.backward(*[client.tensor(g, dtype=dtype) for g in made])
-        for spec, out, ref in zip(info["inputs"], found, expected_grads):
+            check(out, ref.detach(), "forward")
+    with client.batch():
+        found = [ctx.backward(*[client.tensor(g, dtype=dtype) for g in given])
+                 for (*_, ctx), given in zip(runs, made)]  # fmt: skip
+    for (shapes, attrs, *_), got, slopes in zip(runs, found, expected_grads):
+        for spec, out, ref in zip(info["inputs"], got, slopes):
             assert (out is None) == (ref is None or not spec["differentiable"]), spec["name"]
-            if out is None:
-                continue
-            error = relative_error(to_torch(out), ref)
-            assert error <= BOUNDS[dtype], (
-                f"{name} {dtype} {shapes} {attrs}: grad_{spec['name']}: error {error:.2e}")
-            record_worst(name, dtype, f"grad_{spec['name']}", error)
+            if out is not None:
+                check(out, ref, f"grad_{spec['name']}")
 
 
 def test_every_operator_has_a_reference(client):
