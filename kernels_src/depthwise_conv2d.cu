@@ -41,7 +41,7 @@
 //! let     PLANAR = (SMALL || FLAT) && !TINY && max(SH, SW) <= 2 && DH*DW == 1 && PART_BYTES <= 65536 \
 //!           && KH*KW <= (FLAT ? 31 : VEC == 4 && LEVEL ? 49 : VEC == 8 && EVEN == 8 ? (LEVEL ? 9 : 0) : 25)
 // Tiles of depthwise_tile.cuh: TILE_H rows of TILES blocks of 16 bytes each; of input HALO_H of BLOCKS.
-//! let     DEPTH = (LEAD + (VEC - 1)*SW + (KW - 1)*DW) / VEC + 1; TALL = VEC == 2 ? 16 : SH == 1 ? 16*VEC : VEC == 8 ? 64 : 128 / (SH*SH)
+//! let     DEPTH = (LEAD + (VEC - 1)*SW + (KW - 1)*DW) / VEC + 1; TALL = VEC == 2 ? 16 : SH == 1 ? 16*VEC : VEC == 8 ? 64 : max(8, 128 / (SH*SH))
 //! let     DOWN = cdiv(OH, TALL); ALONG = cdiv(OW, SW == 1 ? 64 : 32); ALL = DOWN*ALONG == 1
 //! let     TILES = cdiv(OW, VEC*ALONG); TILE_H = cdiv(OH, DOWN); HALO_H = (TILE_H - 1)*SH + (KH - 1)*DH + 1
 //! let     BLOCKS = (TILES - 1)*SW + DEPTH; PITCH = 16*(BLOCKS / 2*2 + 1); OUT_PITCH = 16*(TILES / 2*2 + 1)

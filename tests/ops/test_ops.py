@@ -126,6 +126,18 @@ def test_forward_and_backward(client, name, dtype, record_worst):
                 check(out, ref, f"grad_{spec['name']}")
 
 
+@pytest.mark.parametrize("name", REFERENCES)
+def test_every_case_is_planned_in_every_dtype(client, name):
+    """Of what is computed on a GPU alone, too: a header's sizes and choices are the same ones here."""
+    info = operators(client)[name]
+    inputs = info["inputs"]
+    for shapes, attrs in [*examples(info), *REFERENCES[name][1]]:
+        for dtype in DTYPES:
+            given = shapes + [None] * (len(inputs) - len(shapes))
+            plan = client.plan(name, [s if s is None else (dtype, s) for s in given], full_attrs(info, attrs))
+            assert plan["outputs"]
+
+
 def test_every_operator_has_a_reference(client):
     missing = set(operators(client)) - set(REFERENCES) - set(ELSEWHERE)
     assert not missing, f"no reference for {sorted(missing)}: add them to references.py"
