@@ -41,7 +41,7 @@
 //! let     PLANAR = (SMALL || FLAT) && !TINY && max(SH, SW) <= 2 && DH*DW == 1 && PART_BYTES <= 65536 \
 //!           && KH*KW <= (FLAT ? 31 : VEC == 4 && LEVEL ? 49 : VEC == 8 && EVEN == 8 ? (LEVEL ? 9 : 0) : 25)
 // Tiles of depthwise_tile.cuh: TILE_H rows of TILES blocks of 16 bytes each; of input HALO_H of BLOCKS.
-//! let     DEPTH = (LEAD + (VEC - 1)*SW + (KW - 1)*DW) / VEC + 1; TALL = VEC == 2 ? 16 : SH == 1 ? 16*VEC : VEC == 8 ? 64 : max(8, 128 / (SH*SH))
+//! let     DEPTH = (LEAD + (VEC - 1)*SW + (KW - 1)*DW) / VEC + 1; TALL = VEC == 2 ? 16 : SH == 1 ? 16*VEC : VEC == 8 ? 64 : max(8, 128 / (min(SH, 4)*min(SH, 4)))
 //! let     DOWN = cdiv(OH, TALL); ALONG = cdiv(OW, SW == 1 ? 64 : 32); ALL = DOWN*ALONG == 1
 //! let     TILES = cdiv(OW, VEC*ALONG); TILE_H = cdiv(OH, DOWN); HALO_H = (TILE_H - 1)*SH + (KH - 1)*DH + 1
 //! let     BLOCKS = (TILES - 1)*SW + DEPTH; PITCH = 16*(BLOCKS / 2*2 + 1); OUT_PITCH = 16*(TILES / 2*2 + 1)
@@ -77,7 +77,7 @@
 //! let     LONG = KH == 1 && KW > 7 && KW <= 31 && OH < 8; BIG = N*C*HW >= 8388608 / VEC
 //! let     FASTEST = VEC < 8 ? KH*KW <= 25 && SH*SW == 1 && OHW >= 196 && BIG \
 //!           : (EVEN == 1 && HW > 196) || (N*C*HW <= 524288 && OHW >= 512) || (KH*KW <= 25 && OHW >= (BIG ? 196*SH*SW : 512))
-//! let     SUMMED = (LONG ? VEC < 8 || N*OH < 16 : max(KH, KW) > 7 ? !WEIGHT_TILED && KW <= 31 \
+//! let     SUMMED = (LONG ? VEC < 8 || N*OH < 16 || !WEIGHT_TILED : max(KH, KW) > 7 ? !WEIGHT_TILED && KW <= 31 \
 //!           : (max(SH, SW, DH, DW) > 2 || (KH*KW <= 25 && !FEW && STRIPS <= 128) || FASTEST)) \
 //!           && max(SH, SW) <= 4 && (SUM_KH - 1)*DH <= 128 && KH <= 65535 && SUM_BYTES <= 63488 && fits32((H + 2*PH)*W, OHW, N*CM, OH*SH)
 //! let     MOST = SUMMED ? (SUM_KH == KH ? 1056 : 2112 / KH) : FEW ? 2048 : WEIGHT_TILED && VEC == 8 ? 768 : WEIGHT_TILED || !SAME ? 2048 : 1024

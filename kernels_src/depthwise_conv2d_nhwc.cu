@@ -23,7 +23,7 @@
 //! let     M = CM / C; EVEN = gcd(C, 16 / sizeof(scalar_t)); AT_ONCE = KH*KW <= 49 ? KH : 1; TURNS = KH / AT_ONCE
 //! let     TAPS = AT_ONCE*KW; REACH_H, REACH_W, WHOLE_H = (AT_ONCE - 1)*DH, (KW - 1)*DW, (KH - 1)*DH
 // DIRECT: of odd numbers of channels, from the images.
-//! let     DIRECT = EVEN == 1 && TURNS == 1; UNIT = DIRECT ? 1 : 8; CHUNKS = cdiv(C, DIRECT ? 256 : 32)
+//! let     DIRECT = EVEN == 1 && TURNS == 1; UNIT = DIRECT ? 1 : 8; CHUNKS = cdiv(C, DIRECT ? min(256, 61440 / (TAPS*sizeof(scalar_t))) : 32)
 //! let     CH = CHUNKS > 1 ? UNIT*cdiv(cdiv(C, CHUNKS), UNIT) : C; OUTPUTS = N*OH*OW
 //! let     BIG_ROWS = SH > 1 ? 4 : OH % 7 == 0 ? 7 : 8; ROWS = OUTPUTS*C <= 131072 ? 2 : OUTPUTS*C <= 524288 && KH*KW <= 25 ? 4 : BIG_ROWS
 //! let     BIG_WIDE = DIRECT ? (TAPS > 25 || SW > 1 ? 4 : 2) : (TAPS <= 25 || TURNS > 1) && OW >= 16 && SW == 1 ? 4 : 2; WIDE = ROWS < BIG_ROWS ? 2 : BIG_WIDE
@@ -37,7 +37,7 @@
 //! let     TILE_W = BACKWARD ? (COLUMNS - 1) / SW + REACH_W / SW + 1 : (COLUMNS - 1)*SW + REACH_W + 1
 //! let     SHARED = max(((DIRECT ? 0 : TILE_H*TILE_W + GRADS*ROWS*COLUMNS) + TAPS)*PIXEL + 288, GRADS*CH*STRIPS*min(TAPS + 1, 16)*sizeof(acc_t))
 //! let     TILED = cuda && M == 1 && TAPS <= 49 && max(SH, SW, DH, DW) <= 2 && (TURNS == 1 || SH*SW == 1) \
-//!           && SHARED <= 65536 && TURNS <= 65535 && fits32(TILES*CHUNKS, H*W*C, OH*OW*C, 4*(H + OH), 4*(W + OW))
+//!           && SHARED <= 65536 && TURNS <= 65535 && fits32(TILES*CHUNKS, PADDED_H*PADDED_W*C, 4*(H + OH), 4*(W + OW))
 //! again   BACK : H, W, OH, OW, BACKWARD, LEAD_H, LEAD_W, TOP, LEFT, BIG_ROWS = OH, OW, H, W, 1, PH % SH, PW % SW, \
 //!           PH / SH - WHOLE_H / SH, PW / SW - REACH_W / SW, SH == 1 && H % 7 == 0 ? 7 : 8
 //! again   WEIGHT : GRADS, ROWS, WIDE = 1, DIRECT ? ROWS : BIG_ROWS, BIG_WIDE

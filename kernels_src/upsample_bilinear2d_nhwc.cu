@@ -33,7 +33,7 @@
 //! let     BACK_OW = min(OW, floor((BACK_W + 2) / max(step_w, 0.0000001)) + 3)
 //! let     BACK_OH = min(OH, floor(3 / max(step_h, 0.0000001)) + 3)
 //! let     SHARED = 16 + (BACK_OW*CH + BACK_OW + BACK_OH)*sizeof(acc_t) + (BACK_OW + BACK_W + 5)*4
-//! let     FEW_BACK = SMALL && numel(output) <= 196608 && max(OH, OW) <= 8192 && min(step_h, step_w) >= 0.4; FEW_TAPS = min(step_h, step_w) < 1 ? 6 : 3; FEW_V = V == 3 ? 3 : 1
+//! let     FEW_BACK = SMALL && fits32(numel(input)) && numel(output) <= 196608 && max(OH, OW) <= 8192 && min(step_h, step_w) >= 0.4; FEW_TAPS = min(step_h, step_w) < 1 ? 6 : 3; FEW_V = V == 3 ? 3 : 1
 //! let     CROWD = cdiv(2*OH, H) * cdiv(2*OW, W) >= 2048 || SHARED > 98304 || !SMALL
 //! let     LANES = min(32, pow2(VECS)); CROWD_SETS = cdiv(C / V, LANES)
 //! scratch low_of int32 [OW]; weight_of acc_t [OW]

@@ -16,6 +16,8 @@ template <int TAPS> struct few_readers {
     {
         const acc_t from = ((acc_t)(i - 1) + a.shift) / a.step - a.shift;
         first = i > 0 ? (int)max(from - acc_t(0.01), acc_t(0)) : 0;
+        if (i > 0 && a.at(first).low < i - 1)
+            first++;
 #pragma unroll
         for (int k = 0; k < TAPS; k++)
             share[k] = first + k < a.out ? a.share(a.at(first + k), i) : acc_t(0);

@@ -80,6 +80,7 @@ CONVOLVED = [
     conv_case([2, 3, 1, 150], 1, (1, 8), padding=[0, 4]),
     conv_case([2, 70, 2, 301], 1, (1, 15), padding=[1, 7]),
     conv_case([1, 3, 5, 90], 2, (1, 31), padding=[1, 30]),
+    conv_case([16, 3, 1, 190], 1, (1, 15), padding=[0, 7], dilation=[1, 12]),
     conv_case([2, 3, 7, 133], 1, (1, 24), stride=[2, 2]),
     # Large windows with strides and dilations, a row of the window after the other.
     conv_case([2, 3, 60, 150], 1, (11, 11), padding=5, stride=2),
@@ -89,6 +90,7 @@ CONVOLVED = [
     # Of odd numbers of channels, which lie side by side in channels_last.
     conv_case([3, 301, 15, 14], 1, (3, 3), padding=1),
     conv_case([2, 75, 40, 41], 1, (7, 7), padding=3),
+    conv_case([1, 255, 9, 10], 1, (7, 7), padding=3),
     conv_case([4, 33, 50, 51], 1, (5, 4), padding=2, stride=2, dilation=[1, 2]),
     conv_case([2, 70, 45, 45], 1, (3, 3), padding=6, dilation=6),
     # More than are made without shared memory.
@@ -201,7 +203,8 @@ RESIZED = [([shape], {"size": size, "mode": mode}) for shape, size, mode in [
     ([4, 48, 60, 80], [30, 41], "asymmetric"), ([1, 2, 300, 400], [480, 640], "half_pixel"),
     ([1, 4, 4, 3000], [9, 6000], "align_corners"), ([2, 96, 7, 7], [33, 32], "half_pixel"),
     ([2, 3, 8, 30], [17, 140], "half_pixel"), ([1, 2, 9, 3], [42, 14], "half_pixel"),
-    ([3, 3, 40, 64], [20, 33], "half_pixel"), ([2, 7, 9, 12], [13, 12], "align_corners")]]
+    ([3, 3, 40, 64], [20, 33], "half_pixel"), ([1, 1, 3, 1000], [3, 998], "half_pixel"),
+    ([1, 2, 3, 1201], [5, 3000], "half_pixel"), ([2, 7, 9, 12], [13, 12], "align_corners")]]
 SIZED = CONVOLVED + RESIZED
 
 
