@@ -13,3 +13,4 @@
 //! formula y = present(bias) ? s + bias : s
 //! example input=[3,1000] weight=[1000] bias=[1000]
 //! example input=[2,3,77]
+//! example input=[40,2049] weight=[2049] bias=[2049]

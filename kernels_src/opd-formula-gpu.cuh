@@ -252,43 +252,79 @@ template <class J, int LANES, int S, class A> __device__ __forceinline__ void fo
 }
 
 // A row of what is computed row by row, shared by LANES threads. Each holds ITEMS vectors of it,
-// which are read once; of 0 each pass over the row reads it again.
+// which are read once; of -ITEMS each pass over the row reads as many again at a time. Rows that are
+// askew begin and end anywhere in vectors: what is outside whole ones is a thread's each.
 template <class F, int N, int LANES, int ITEMS> struct formula_reader {
     typedef typename F::template elements<N> E;
     typedef typename F::index I;
     typedef typename F::sum_type A;
+    enum { HELD = ITEMS > 0 ? ITEMS : -ITEMS };
     const F &f;
     const int64_t index;
     const bool live; // it is one of the rows
     const bool whole;
     const int lane;
-    const int mine; // vectors that this thread holds
-    I base[F::offsets];
-    E held[ITEMS > 0 ? ITEMS : 1];
+    int64_t vectors;
+    I base[F::offsets]; // of the first of them
+    E held[HELD];
+    bool has_edge = false;
+    I at_edge[F::offsets];
+    typename F::template elements<1> edge;
 
     __device__ __forceinline__ formula_reader(const F &f, int64_t i)
         : f(f), index(formula_least(i, f.n_kept - 1)), live(i < f.n_kept),
-          whole(N == 1 || f.template aligned<N>()), lane((int)threadIdx.x % LANES),
-          mine(((int)f.n_summed - lane + LANES - 1) / LANES)
+          whole(N == 1 || f.template aligned<N>()), lane((int)threadIdx.x % LANES), vectors(f.n_summed)
     {
 #pragma unroll
         for (int t = 0; t < F::offsets; t++)
             base[t] = 0;
         f.kept.add((I)index, base);
-        if (whole)
-            hold<true>();
-        else
-            hold<false>();
+        if constexpr (F::askew)
+            hold_edge();
+        if constexpr (ITEMS > 0)
+            hold(0);
     }
-    // Of the vectors behind the last it is the last that is read: no load waits for a condition.
-    template <bool WHOLE> __device__ __forceinline__ void hold()
+    __device__ __forceinline__ void hold_edge()
     {
-        const int last = (int)f.n_summed - 1;
+        const int before = (N - (int)(base[0] % N)) % N;
+        vectors = (f.n_summed - before) / N;
+        const int behind = (int)(f.n_summed - before - vectors * N);
+        has_edge = lane < before + behind;
+        const I k = !has_edge ? 0 : lane < before ? lane : lane + vectors * N;
 #pragma unroll
-        for (int i = 0; i < ITEMS; i++) {
-            const int m = i * LANES + lane;
-            load<WHOLE>(held[i], m < last ? m : last);
+        for (int t = 0; t < F::offsets; t++) {
+            const bool stays = f.summed.stride[t][0] == 0;
+            at_edge[t] = base[t] + (stays ? 0 : k);
+            base[t] += stays ? 0 : before;
         }
+        f.load(edge, at_edge, 0);
+    }
+    // A thread's vectors from there on. Of those behind the last it is the last that is read: no load
+    // waits for a condition.
+    template <class M> __device__ __forceinline__ void hold(M from)
+    {
+        if (whole)
+            hold_as<true>(from);
+        else
+            hold_as<false>(from);
+    }
+    template <bool WHOLE, class M> __device__ __forceinline__ void hold_as(M from)
+    {
+        const M last = (M)vectors - 1;
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            const M m = from + i * LANES + lane;
+            I at[F::offsets];
+            find(m < last ? m : last, at);
+            if constexpr (WHOLE)
+                f.load(held[i], at, 0);
+            else
+                f.load_each(held[i], at);
+        }
+    }
+    template <class M> __device__ __forceinline__ int count(M from) const
+    {
+        return (int)(((M)vectors - from - lane + LANES - 1) / LANES);
     }
     __device__ __forceinline__ void find(int64_t m, I *at) const
     {
@@ -297,67 +333,7 @@ template <class F, int N, int LANES, int ITEMS> struct formula_reader {
             at[t] = base[t];
         f.summed.add((I)m, at);
     }
-    template <bool WHOLE> __device__ __forceinline__ void load(E &e, int64_t m) const
-    {
-        I at[F::offsets];
-        find(m, at);
-        if constexpr (WHOLE)
-            f.load(e, at, 0);
-        else
-            f.load_each(e, at);
-    }
-    __device__ __forceinline__ void load_again(E &e, int64_t m) const
-    {
-        if (whole)
-            load<true>(e, m);
-        else
-            load<false>(e, m);
-    }
-    __device__ __forceinline__ bool is_first() const
-    {
-        return live && lane == 0;
-    }
-    template <class J, int S, class... V>
-    __device__ __forceinline__ void join(A (&sums)[S], const E &e, const V &...value) const
-    {
-#pragma unroll
-        for (int k = 0; k < N; k++) {
-            const A each[S] = { value(e, k)... };
-#pragma unroll
-            for (int s = 0; s < S; s++)
-                sums[s] = J::join(sums[s], each[s]);
-        }
-    }
-    // A sum of each `value`, in one pass.
-    template <class J, class... V>
-    __device__ __forceinline__ formula_sums<A, sizeof...(V)> join(const V &...value) const
-    {
-        enum { S = sizeof...(V) };
-        formula_sums<A, S> found;
-        A(&sums)[S] = found.v;
-#pragma unroll
-        for (int s = 0; s < S; s++)
-            sums[s] = J::template start<A>();
-        if constexpr (ITEMS > 0) {
-#pragma unroll
-            for (int i = 0; i < ITEMS; i++) {
-                formula_sums<A, S> joined = found;
-                join<J>(joined.v, held[i], value...);
-#pragma unroll
-                for (int s = 0; s < S; s++)
-                    sums[s] = i < mine ? joined.v[s] : sums[s];
-            }
-        } else {
-            for (int64_t m = lane; m < f.n_summed; m += LANES) {
-                E e;
-                load_again(e, m);
-                join<J>(sums, e, value...);
-            }
-        }
-        formula_share<J, LANES>(sums);
-        return found;
-    }
-    __device__ __forceinline__ void put(E &e, int64_t m) const
+    __device__ __forceinline__ void put(const E &e, int64_t m) const
     {
         I at[F::offsets];
         find(m, at);
@@ -366,27 +342,85 @@ template <class F, int N, int LANES, int ITEMS> struct formula_reader {
         else
             f.store_each(e, at);
     }
+    __device__ __forceinline__ bool is_first() const
+    {
+        return live && lane == 0;
+    }
+    // N of e's elements, where it is one that counts.
+    template <class J, int COUNT, int S, class Elements, class... V>
+    __device__ __forceinline__ void join(A (&sums)[S], bool counts, const Elements &e,
+                                         const V &...value) const
+    {
+        formula_sums<A, S> joined;
+#pragma unroll
+        for (int s = 0; s < S; s++)
+            joined.v[s] = sums[s];
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) {
+            const A each[S] = { value(e, k)... };
+#pragma unroll
+            for (int s = 0; s < S; s++)
+                joined.v[s] = J::join(joined.v[s], each[s]);
+        }
+#pragma unroll
+        for (int s = 0; s < S; s++)
+            sums[s] = counts ? joined.v[s] : sums[s];
+    }
+    template <class J, int S, class M, class... V>
+    __device__ __forceinline__ void join_held(A (&sums)[S], M from, const V &...value) const
+    {
+        const int mine = count(from);
+#pragma unroll
+        for (int i = 0; i < HELD; i++)
+            join<J, N>(sums, i < mine, held[i], value...);
+    }
+    // A sum of each `value`, in one pass.
+    template <class J, class... V>
+    __device__ __forceinline__ formula_sums<A, sizeof...(V)> join(const V &...value)
+    {
+        formula_sums<A, sizeof...(V)> found;
+#pragma unroll
+        for (int s = 0; s < (int)sizeof...(V); s++)
+            found.v[s] = J::template start<A>();
+        if constexpr (ITEMS > 0) {
+            join_held<J>(found.v, 0, value...);
+        } else {
+            for (int64_t from = 0; from < vectors; from += HELD * LANES) {
+                hold(from);
+                join_held<J>(found.v, from, value...);
+            }
+        }
+        if constexpr (F::askew)
+            join<J, 1>(found.v, has_edge, edge, value...);
+        formula_share<J, LANES>(found.v);
+        return found;
+    }
+    template <class C, class M> __device__ __forceinline__ void compute_held(const C &compute, M from)
+    {
+        const int mine = count(from);
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                compute(held[i], k);
+            if (live && i < mine)
+                put(held[i], from + i * LANES + lane);
+        }
+    }
     template <class C> __device__ __forceinline__ void each(const C &compute)
     {
         if constexpr (ITEMS > 0) {
-#pragma unroll
-            for (int i = 0; i < ITEMS; i++) {
-#pragma unroll
-                for (int k = 0; k < N; k++)
-                    compute(held[i], k);
-                if (live && i < mine)
-                    put(held[i], i * LANES + lane);
-            }
+            compute_held(compute, 0);
         } else {
-            for (int64_t m = lane; m < f.n_summed; m += LANES) {
-                E e;
-                load_again(e, m);
-#pragma unroll
-                for (int k = 0; k < N; k++)
-                    compute(e, k);
-                if (live)
-                    put(e, m);
+            for (int64_t from = 0; from < vectors; from += HELD * LANES) {
+                hold(from);
+                compute_held(compute, from);
             }
+        }
+        if constexpr (F::askew) {
+            compute(edge, 0);
+            if (live && has_edge)
+                f.store(edge, at_edge, 0);
         }
     }
 };

@@ -11,3 +11,4 @@
 //! formula grad_input = y * (grad_y - sum(grad_y * y, -1))
 //! example input=[3,1000]
 //! example input=[2,3,5,7]
+//! example input=[400,197]

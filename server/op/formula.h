@@ -198,6 +198,7 @@ struct formula_kernel {
     int kept_rank, summed_rank; // of a sum and of rows: at least 1
     bool wide;                  // 64-bit index arithmetic
     int width;                  // elements at a time
+    bool askew;                 // rows of which begin and end anywhere in them
 };
 
 // formula_text.c

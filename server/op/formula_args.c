@@ -23,9 +23,10 @@ bool args_add_dims(struct planner *p, uint32_t chosen, int first)
     bool wide = p->kernel.wide;
     int64_t size[OP_MAX_RANK] = { 1 };
     int inner = dims->rank - 1, n = 0;
+    int step = p->kernel.askew && !p->kernel.rows ? 1 : p->kernel.width; // elements
     for (int d = 0; d < dims->rank; d++)
         if (chosen >> d & 1)
-            size[n++] = d == inner ? dims->size[d] / p->kernel.width : dims->size[d];
+            size[n++] = d == inner ? dims->size[d] / step : dims->size[d];
     n = n > 0 ? n : 1;
     bool ok = true;
     for (int d = 0; d < n; d++)
@@ -38,7 +39,7 @@ bool args_add_dims(struct planner *p, uint32_t chosen, int first)
         for (int d = inner; d >= 0; d--) {
             bool stays = p->patterns[t] >> d & 1;
             if (chosen >> d & 1)
-                strides[--k] = stays ? 0 : d == inner ? p->kernel.width : stride;
+                strides[--k] = stays ? 0 : d == inner ? step : stride;
             stride *= stays ? 1 : dims->size[d];
         }
         for (int d = 0; d < n; d++)

@@ -11,6 +11,9 @@ enum {
     GPU_THREADS = 1 << 16, // with fewer, rows are shared by more
     SUM_WIDTH = 8,         // columns of a thread at most
     SUM_MEMORY = 32 << 10, // bytes of a block's 48 KiB of shared memory
+    ASKEW_LEAST = 1 << 16, // elements: rows that begin within vectors are read at once
+    ASKEW_ROW = 16,        // vectors of a row that is worth it,
+    ASKEW_LONG = 2048,     // elements of one where most is read one by one
     CPU_BLOCKS = 64,       // so many cores have something to do
     CPU_SHARE = 4096,      // elements that are worth a block there
     CPU_TILE = 256,        // as in opd.cuh
@@ -170,8 +173,8 @@ static bool lay_out(struct planner *p, const struct tensor_desc *result)
     return true;
 }
 
-// The elements of a vector of 16 bytes; fewer where rows do not consist of whole vectors.
-static int choose_width(const struct planner *p, bool any_row)
+// The elements of a vector of 16 bytes.
+static int choose_width(const struct planner *p)
 {
     size_t size = 1;
     for (int i = 0; i < p->kernel.n_operands; i++) {
@@ -181,9 +184,14 @@ static int choose_width(const struct planner *p, bool any_row)
                          : dtype_size(env_tensor(p->env, o->tensor)->dtype);
         size = own > size ? own : size;
     }
-    int width = p->on_cpu ? 1 : (int)(16 / size);
-    while (!any_row && width > 1 &&
-           (p->dims.rank == 0 || p->dims.size[p->dims.rank - 1] % width > 0))
+    return p->on_cpu ? 1 : (int)(16 / size);
+}
+
+// Fewer where rows do not consist of whole vectors.
+static int choose_row_width(const struct planner *p)
+{
+    int width = choose_width(p);
+    while (width > 1 && (p->dims.rank == 0 || p->dims.size[p->dims.rank - 1] % width > 0))
         width /= 2;
     return width;
 }
@@ -248,7 +256,13 @@ bool launch_map(struct planner *p)
         return false;
     k->rank = k->n_offsets > 1 && p->dims.rank > 1 ? p->dims.rank : 0;
     k->wide = k->wide || k->rank == 0;
-    k->width = choose_width(p, k->rank == 0);
+    k->width = k->rank == 0 ? choose_width(p) : choose_row_width(p);
+    k->askew = k->rank > 0 && !k->wide && 4 * k->width <= choose_width(p) && p->n >= ASKEW_LEAST;
+    if (k->askew) {
+        k->width = choose_width(p);
+        for (int i = 0; i < k->n_operands; i++)
+            k->operands[i].single = false;
+    }
     int64_t share = most(CPU_SHARE, p->n >> 20);
     if (!put_map(p, share))
         return fail_size(p);
@@ -272,6 +286,9 @@ static void split_gpu(const struct planner *p, struct sum *s)
 {
     int64_t n_results = s->columns ? s->n_kept / p->kernel.width : s->n_kept;
     int others = pow2_within(s->n_summed, BLOCK);
+    while (!s->columns && others > 32 && s->n_summed < 8 * others &&
+           s->n_kept > GPU_THREADS / others)
+        others /= 2; // there are other rows to keep threads at work
     s->lanes = s->columns ? pow2_within(n_results, 32) : BLOCK / others;
     // As few as read 128 bytes that lie together in memory: with more there are fewer blocks.
     while (s->columns && s->lanes > 8 && s->lanes * p->kernel.width > 32 &&
@@ -409,7 +426,7 @@ bool launch_sums(struct planner *p, const struct sum_target *each, int n, const 
     if (!lay_out(p, shape))
         return false;
     k->join = join;
-    k->width = (int)least(choose_width(p, false), SUM_WIDTH);
+    k->width = (int)least(choose_row_width(p), SUM_WIDTH);
     split(p, &s);
     k->kept_rank = count_bits(s.kept);
     k->summed_rank = count_bits(s.summed);
@@ -441,8 +458,8 @@ static int count_registers(const struct planner *p)
     return loaded * (int)most((int64_t)size * p->kernel.width / 4, 1);
 }
 
-// The threads of a row, and how many vectors each of them holds; 0: they do not fit, or there are
-// none, since of what is held the last is read in place of what is not there.
+// The threads of a row, and how many vectors each of them holds. Negative: as many at a time, since
+// not all fit, or there are none; of what is held the last is read in place of what is not there.
 static void share_row(const struct planner *p, int64_t vectors, int *lanes, int *items)
 {
     int64_t rows = tensor_desc_numel(&p->row);
@@ -458,9 +475,23 @@ static void share_row(const struct planner *p, int64_t vectors, int *lanes, int 
         limit = 4; // it has 64 in all
     *items = pow2_within(divide_up(vectors, *lanes), 16);
     if (*items > limit || vectors == 0) {
-        *items = 0;
+        *items = -pow2_within(32 / registers, 4);
         *lanes = 512;
     }
+}
+
+// Rows of which few begin with a vector, and that are worth it to read those within them at once:
+// longer ones where most of what is read has another shape, and is read element by element.
+static bool is_askew(const struct planner *p, const struct sum *s)
+{
+    const struct formula_kernel *k = &p->kernel;
+    int wide = choose_width(p), apart = 0;
+    for (int i = 0; i < k->n_operands; i++)
+        if (!k->operands[i].written && !k->operands[i].single)
+            apart += k->operands[i].offset > 0 ? 1 : -1;
+    int64_t least = apart > 0 ? ASKEW_LONG : (int64_t)ASKEW_ROW * wide;
+    return 4 * k->width <= wide && !s->columns && k->summed_rank == 1 &&
+           s->n_summed * k->width >= least && p->n >= ASKEW_LEAST;
 }
 
 bool launch_rows(struct planner *p)
@@ -478,16 +509,23 @@ bool launch_rows(struct planner *p)
                                      p->n);
     if (!lay_out(p, &p->row))
         return false;
-    k->width = choose_width(p, false);
+    k->width = choose_row_width(p);
     split(p, &s);
     k->kept_rank = count_bits(s.kept);
     k->summed_rank = count_bits(s.summed);
+    int64_t vectors = s.n_summed;
+    k->askew = is_askew(p, &s);
+    if (k->askew) {
+        s.n_summed *= k->width; // elements: how many vectors differs from row to row
+        k->width = choose_width(p);
+        vectors = s.n_summed / k->width;
+    }
     s.share = s.n_summed;
     s.group = p->on_cpu ? most(1, CPU_SHARE / most(1, s.n_summed)) : 1;
     if (s.columns) // rows of one element
         s.n_summed = 1, k->width = 1;
     if (!p->on_cpu)
-        share_row(p, s.n_summed, &lanes, &items);
+        share_row(p, vectors, &lanes, &items);
     if (!args_add_operands(p) || !put_sum(p, &s))
         return fail_size(p);
     snprintf(more, sizeof more, ", %d, %d", lanes, items);

@@ -29,6 +29,12 @@ static char mark(const struct formula_kernel *k, int i, const char *marks)
     return marks[k->operands[i].written];
 }
 
+// Rows of which begin elsewhere in a vector than those of the others.
+static bool is_apart(const struct formula_kernel *k, const struct formula_operand *o)
+{
+    return k->askew && o->offset > 0;
+}
+
 static void write_members(const struct formula_kernel *k, struct buf *out)
 {
     const char *index = k->wide ? "int64_t" : "uint32_t";
@@ -58,6 +64,8 @@ static void write_members(const struct formula_kernel *k, struct buf *out)
         if (k->reach.uses.values >> v & 1 && set->values[v].is_constant)
             buf_printf(out, "    enum : bool { c_%d = %s }; // %s\n", v,
                        k->names.known[v] ? "true" : "false", set->values[v].text);
+    if (k->rows)
+        buf_printf(out, "    enum : bool { askew = %s };\n", k->askew ? "true" : "false");
     buf_printf(out, "    typedef %s index;\n    enum { offsets = %d", index, k->n_offsets);
     if (k->n_sums > 0 || k->rows)
         buf_printf(out, ", kept_rank = %d, summed_rank = %d", k->kept_rank, k->summed_rank);
@@ -85,7 +93,7 @@ static void write_locate(const struct formula_kernel *k, struct buf *out)
                k->width);
     for (int t = 1; t < k->n_offsets; t++)
         buf_printf(out, "        at[%d] = 0;\n", t);
-    if (k->rank > 0)
+    if (k->rank > 0 && !k->askew)
         buf_append_str(out, "        dims.add((index)i, at + 1);\n");
     buf_append_str(out, "    }\n");
 }
@@ -105,15 +113,36 @@ static void write_elements(const struct formula_kernel *k, struct buf *out)
     buf_append_str(out, " };\n    template <int N> __device__ __forceinline__ bool aligned() "
                         "const\n    {\n        return true");
     for (int i = 0; i < k->n_operands; i++)
-        if (!k->operands[i].single && !k->operands[i].of_row)
+        if (!k->operands[i].single && !k->operands[i].of_row && !is_apart(k, &k->operands[i]))
             buf_printf(out, " &&\n               opd::is_aligned(%c_%s, N * (int)sizeof(%s))",
                        mark(k, i, "po"), operand_name(k, i), k->operands[i].type);
     buf_append_str(out, ";\n    }\n");
 }
 
+// Elements of an operand, each from a place of its own: behind its offset, or, in a map, where rows
+// begin anywhere in a vector, where each is found to be.
+static void write_each(const struct formula_kernel *k, int i, const char *behind, struct buf *out)
+{
+    const struct formula_operand *o = &k->operands[i];
+    const char *name = operand_name(k, i);
+    buf_append_str(out, "        for (int j = 0; j < N; j++) {\n            ");
+    if (o->written)
+        buf_printf(out, "o_%s[at[%d] + j] = e.r_%s[j];\n", name, o->offset, name);
+    else if (k->rank == 0 || o->offset == 0)
+        buf_printf(out, "e.e_%s[j] = p_%s[at[%d]%s + j];\n", name, name, o->offset, behind);
+    else
+        buf_printf(out,
+                   "index its[offsets - 1] = {};\n"
+                   "            dims.add((index)(at[0]%s + j), its);\n"
+                   "            e.e_%s[j] = p_%s[its[%d]];\n",
+                   behind, name, name, o->offset - 1);
+    buf_append_str(out, "        }\n");
+}
+
 // load and store of a vector at once; load_each and store_each where it is not aligned.
 static void write_transfer(const struct formula_kernel *k, bool written, bool each, struct buf *out)
 {
+    const char *behind = each ? "" : " + k";
     buf_printf(out,
                "    template <int N> __device__ __forceinline__ void %s%s(%selements<N> &e, "
                "const index *at%s) const\n    {\n",
@@ -121,23 +150,17 @@ static void write_transfer(const struct formula_kernel *k, bool written, bool ea
                each ? "" : ", int64_t k");
     for (int i = 0; i < k->n_operands; i++) {
         const struct formula_operand *o = &k->operands[i];
-        const char *name = operand_name(k, i),
-                   *before = each && !o->single ? "for (int k = 0; k < N; k++)\n            " : "";
+        const char *name = operand_name(k, i);
         if (o->written != written || o->of_row)
             continue;
-        buf_printf(out, "        %s", before);
-        if (each && written)
-            buf_printf(out, "o_%s[at[%d] + k] = e.r_%s[k];\n", name, o->offset, name);
-        else if (each && !o->single)
-            buf_printf(out, "e.e_%s[k] = p_%s[at[%d] + k];\n", name, name, o->offset);
+        if (!o->single && (each || is_apart(k, o)))
+            write_each(k, i, behind, out);
         else if (written)
-            buf_printf(out, "opd::formula_store(o_%s + at[%d] + k, e.r_%s);\n", name, o->offset,
-                       name);
-        else if (o->single)
-            buf_printf(out, "opd::formula_load(e.e_%s, p_%s + at[%d]);\n", name, name, o->offset);
+            buf_printf(out, "        opd::formula_store(o_%s + at[%d]%s, e.r_%s);\n", name,
+                       o->offset, behind, name);
         else
-            buf_printf(out, "opd::formula_load(e.e_%s, p_%s + at[%d] + k);\n", name, name,
-                       o->offset);
+            buf_printf(out, "        opd::formula_load(e.e_%s, p_%s + at[%d]%s);\n", name, name,
+                       o->offset, o->single ? "" : behind);
     }
     buf_append_str(out, "    }\n");
 }

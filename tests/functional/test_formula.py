@@ -190,7 +190,8 @@ def test_far_out(client, dtype):
 def test_views_and_odd_sizes(client, dtype, at):
     """Vectors are for aligned tensors of whole vectors; the rest is as right."""
     random = np.random.default_rng(0)
-    for shape, other in [([37], [37]), ([4, 40], [40]), ([4, 40], [4, 1]), ([3, 13], [13])]:
+    for shape, other in [([37], [37]), ([4, 40], [40]), ([4, 40], [4, 1]), ([3, 13], [13]),
+                         ([1001, 131], [131]), ([70, 3, 313], [3, 1]), ([31, 7, 401], [31, 1, 401])]:
         views, values = [], []
         for s in (shape, other):
             n = int(np.prod(s))
@@ -204,7 +205,8 @@ def test_views_and_odd_sizes(client, dtype, at):
         assert np.array_equal(grad, np.broadcast_to(values[1], n))
         axes = tuple(d for d in range(len(shape)) if d + len(other) < len(shape)
                      or other[d + len(other) - len(shape)] != shape[d])
-        assert np.array_equal(grad_other.ravel(), values[0].sum(axes).ravel())
+        rounding = {"bfloat16": 2**-8, "float16": 2**-11}.get(dtype, 0)  # of sums too large for these
+        assert np.allclose(grad_other.ravel(), values[0].sum(axes).ravel(), rtol=rounding, atol=0)
 
 
 def test_context_keeps_what_backward_reads(client):
@@ -388,37 +390,6 @@ def test_sums_of_rows(start_daemon, tmp_path):
             expected = dy - high / high.sum(axes, keepdims=True) * dy.sum(axes, keepdims=True) + 2 * x / size
             assert np.allclose(grad_x, expected, rtol=1e-10, atol=1e-12)
         assert client.ops.rows(x[:0], w, all=True)[2].shape == (0, 4)
-
-
-MOMENTS = """\
-//! op      moments(Tensor x) -> (Tensor y, Tensor top)
-//! dtypes  float32 float64
-//! formula a = sum(x, -1)
-//! formula b = sum(x * x, -1)
-//! formula top = amax(x * x, -1) - amin(x, -1) + amax(x, -1)
-//! formula c = sum(abs(x), -1) * mean(x * x * x, -1) + mean(fmax(x, 0), -1)
-//! formula d = mean((x - a) * b, -1)
-//! formula y = x * d + c
-//! example x=[3,9]
-"""
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_sums_of_a_row_in_one_pass(start_daemon, tmp_path, dtype):
-    """More of them than one pass makes, of several kinds, and one that waits for others; rows of a warp and of blocks."""
-    (tmp_path / "moments.cu").write_text(MOMENTS)
-    with start_daemon("--kernels", str(tmp_path)).connect() as client:
-        for shape in ((3, 9), (70, 197), (33, 1000), (5, 8193), (2, 70001)):
-            given = np.random.default_rng(0).uniform(-1, 1, shape).astype(dtype)
-            y, top = (t.numpy() for t in client.ops.moments(given))
-            x = given.astype(np.float64)
-            a, b = (t.sum(-1, keepdims=True) for t in (x, x * x))
-            c = np.abs(x).sum(-1, keepdims=True) * (x**3).mean(-1, keepdims=True) + np.maximum(x, 0).mean(-1, keepdims=True)
-            d = ((x - a) * b).mean(-1, keepdims=True)
-            bound = {"float32": 2e-5, "float64": 1e-12}[dtype]
-            assert np.abs(y - (x * d + c)).max() < bound * (np.abs(c) + np.abs(d)).max(), shape
-            expected = (x * x).max(-1, keepdims=True) - x.min(-1, keepdims=True) + x.max(-1, keepdims=True)
-            assert np.allclose(top, expected, rtol=bound), shape
 
 
 CANNOT_BE = {

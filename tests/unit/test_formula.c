@@ -492,6 +492,68 @@ static void test_rows_together(void **state)
     op_unref(op);
 }
 
+// Rows of which few begin with a vector are read in vectors all the same, where there is enough of
+// them, unless most of what is read begins elsewhere and they are short.
+static void test_rows_within_vectors(void **state)
+{
+    (void)state;
+    struct op *op = parse_text("//! op f(Tensor x, Tensor? w=None, Tensor? b=None) -> Tensor y\n"
+                               "//! dtypes float32\n"
+                               "//! formula n = x / sum(x, -1)\n"
+                               "//! formula s = present(w) ? n * w : n\n"
+                               "//! formula y = present(b) ? s + b : s\n");
+    const struct {
+        int64_t rows, columns;
+        int others;
+        const char *kernel;
+    } cases[] = {
+        { 100, 1001, 0, "opd::formula_row<f_forward, 4, 256, 1>" },
+        { 4096, 1001, 0, "opd::formula_row<f_forward, 4, 32, 8>" },
+        { 100, 1001, 1, "opd::formula_row<f_forward, 4, 256, 1>" },
+        { 100, 1001, 2, "opd::formula_row<f_forward, 1, 256, 4>" },
+        { 100, 9001, 2, "opd::formula_row<f_forward, 4, 1024, 4>" },
+        { 200, 60001, 0, "opd::formula_row<f_forward, 4, 512, -4>" },
+        { 100, 1002, 0, "opd::formula_row<f_forward, 2, 256, 2>" },
+        { 4096, 63, 0, "opd::formula_row<f_forward, 1, 32, 2>" },
+        { 60, 1001, 0, "opd::formula_row<f_forward, 1, 256, 4>" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct plan_request request = {
+            .op = op, .inputs = { desc(OPD_DTYPE_float32, 2, cases[i].rows, cases[i].columns, 0) }
+        };
+        for (int k = 1; k <= cases[i].others; k++)
+            request.inputs[k] = desc(OPD_DTYPE_float32, 1, cases[i].columns, 0, 0);
+        struct plan *plan = build(&request);
+        check_kernels(plan, &cases[i].kernel, 1);
+        plan_free(plan);
+    }
+    op_unref(op);
+}
+
+// Of what broadcasts, too: a row's elements are each found, the rest is read in vectors.
+static void test_broadcast_within_vectors(void **state)
+{
+    (void)state;
+    struct op *op = parse_text("//! op f(Tensor x, Tensor w) -> Tensor y\n"
+                               "//! dtypes float32\n//! formula y = x * w\n");
+    struct plan_request request = { .op = op,
+                                    .inputs = { desc(OPD_DTYPE_float32, 2, 1001, 131, 0),
+                                                desc(OPD_DTYPE_float32, 1, 131, 0, 0) } };
+    struct plan *plan = build(&request);
+    check_kernels(plan, (const char *[]){ "opd::formula_map<f_forward, 4>" }, 1);
+    assert_non_null(strstr(plan->kernels[0].prelude, "e.e_w[j] = p_w[its[0]]"));
+    plan_free(plan);
+
+    request.inputs[0] = desc(OPD_DTYPE_float32, 2, 16384, 197, 0); // sums of many short rows
+    request.inputs[1] = desc(OPD_DTYPE_float32, 2, 16384, 1, 0);
+    request.direction = PLAN_BACKWARD;
+    request.wanted = 2;
+    plan = build(&request);
+    check_kernels(plan, (const char *[]){ "opd::formula_sum<f_grad_w, 1, false, 8>" }, 1);
+    plan_free(plan);
+    op_unref(op);
+}
+
 static void test_empty(void **state)
 {
     (void)state;
@@ -555,6 +617,8 @@ int main(void)
         cmocka_unit_test(test_empty),     cmocka_unit_test(test_empty_rows),
         cmocka_unit_test(test_choices),   cmocka_unit_test(test_sums_together),
         cmocka_unit_test(test_rows_together),
+        cmocka_unit_test(test_rows_within_vectors),
+        cmocka_unit_test(test_broadcast_within_vectors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,68 @@
+"""What formulas make of rows: sums of them in one pass, and rows of any length, wherever they begin."""
+
+import numpy as np
+import pytest
+
+MOMENTS = """\
+//! op      moments(Tensor x) -> (Tensor y, Tensor top)
+//! dtypes  float32 float64
+//! formula a = sum(x, -1)
+//! formula b = sum(x * x, -1)
+//! formula top = amax(x * x, -1) - amin(x, -1) + amax(x, -1)
+//! formula c = sum(abs(x), -1) * mean(x * x * x, -1) + mean(fmax(x, 0), -1)
+//! formula d = mean((x - a) * b, -1)
+//! formula y = x * d + c
+//! example x=[3,9]
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sums_of_a_row_in_one_pass(start_daemon, tmp_path, dtype):
+    """More of them than one pass makes, of several kinds, and one that waits for others; rows of a warp and of blocks."""
+    (tmp_path / "moments.cu").write_text(MOMENTS)
+    with start_daemon("--kernels", str(tmp_path)).connect() as client:
+        for shape in ((3, 9), (70, 197), (33, 1000), (5, 8193), (2, 70001)):
+            given = np.random.default_rng(0).uniform(-1, 1, shape).astype(dtype)
+            y, top = (t.numpy() for t in client.ops.moments(given))
+            x = given.astype(np.float64)
+            a, b = (t.sum(-1, keepdims=True) for t in (x, x * x))
+            c = np.abs(x).sum(-1, keepdims=True) * (x**3).mean(-1, keepdims=True) + np.maximum(x, 0).mean(-1, keepdims=True)
+            d = ((x - a) * b).mean(-1, keepdims=True)
+            bound = {"float32": 2e-5, "float64": 1e-12}[dtype]
+            assert np.abs(y - (x * d + c)).max() < bound * (np.abs(c) + np.abs(d)).max(), shape
+            expected = (x * x).max(-1, keepdims=True) - x.min(-1, keepdims=True) + x.max(-1, keepdims=True)
+            assert np.allclose(top, expected, rtol=bound), shape
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("at", [0, 1])
+def test_rows_that_begin_within_a_vector(client, dtype, at):
+    """Of odd lengths, and views that begin there: a warp's, a block's, and such as are read again for each pass."""
+    random = np.random.default_rng(0)
+    bound = {"bfloat16": 2e-2, "float32": 1e-5, "float64": 1e-13}[dtype]
+    for shape in ([340, 197], [70, 1001], [9, 8195], [2, 40001]):
+        whole = [client.tensor(random.standard_normal(n + at).astype(np.float32), dtype=dtype)
+                 for n in (shape[0] * shape[1], shape[1], shape[1], shape[0] * shape[1])]
+        x, weight, bias, grad = (t.view(s, offset=at) for t, s in zip(whole, (shape, shape[1:], shape[1:], shape)))
+        u, w, b, g = (t.numpy().astype(np.float64) for t in (x, weight, bias, grad))
+
+        y, ctx = client.ops.softmax.forward(x)
+        e = np.exp(u - u.max(-1, keepdims=True))
+        e /= e.sum(-1, keepdims=True)
+        made = y.numpy().astype(np.float64)  # which the gradient is made from
+        close(made, e, bound)
+        close(ctx.backward(grad)[0].numpy(), made * (g - (g * made).sum(-1, keepdims=True)), bound)
+
+        y, ctx = client.ops.layer_norm.forward(x, weight, bias)
+        scale = 1 / np.sqrt(u.var(-1, keepdims=True) + 1e-5)
+        n = (u - u.mean(-1, keepdims=True)) * scale
+        close(y.numpy(), n * w + b, bound)
+        grad_x, grad_w, grad_b = (t.numpy() for t in ctx.backward(grad))
+        d = g * w
+        close(grad_x, scale * (d - d.mean(-1, keepdims=True) - n * (d * n).mean(-1, keepdims=True)), bound)
+        close(grad_w, (g * n).sum(0), bound)
+        close(grad_b, g.sum(0), bound)
+
+
+def close(got, expected, bound):
+    assert np.abs(got.astype(np.float64) - expected).max() < bound * np.abs(expected).max()
