@@ -155,6 +155,47 @@ __device__ __forceinline__ void formula_gather(A (&sums)[W], const P &put)
     }
 }
 
+// Where the vectors of a result's elements are: of one that is askew, whose elements begin and end
+// anywhere in vectors, the whole ones. What is outside those is an edge, a thread's each.
+template <class F, int N> struct formula_place {
+    typedef typename F::index I;
+    I base[F::offsets];
+    int64_t vectors;
+    bool has_edge = false;
+    I at_edge[F::offsets];
+    typename F::template elements<1> edge;
+
+    __device__ __forceinline__ formula_place(const F &f, int64_t index, int lane) : vectors(f.n_summed)
+    {
+#pragma unroll
+        for (int t = 0; t < F::offsets; t++)
+            base[t] = 0;
+        f.kept.add((I)index, base);
+        if constexpr (F::askew) {
+            const int before = (N - (int)(base[0] % N)) % N;
+            vectors = (f.n_summed - before) / N;
+            const int behind = (int)(f.n_summed - before - vectors * N);
+            has_edge = lane < before + behind;
+            const I k = !has_edge ? 0 : lane < before ? lane : lane + vectors * N;
+#pragma unroll
+            for (int t = 0; t < F::offsets; t++) {
+                const bool stays = f.summed.stride[t][0] == 0;
+                at_edge[t] = base[t] + (stays ? 0 : k);
+                base[t] += stays ? 0 : before;
+            }
+            f.load(edge, at_edge, 0);
+        }
+    }
+    // Offsets of the m-th vector.
+    __device__ __forceinline__ void find(const F &f, int64_t m, I *at) const
+    {
+#pragma unroll
+        for (int t = 0; t < F::offsets; t++)
+            at[t] = base[t];
+        f.summed.add((I)m, at);
+    }
+};
+
 // LANES results in a block, or as many vectors of N of them where these lie along the innermost
 // dimension (COLUMNS); the other threads share the elements of each. The blocks of y share them
 // too: their sums are added by formula_total.
@@ -166,24 +207,22 @@ __global__ void __launch_bounds__(FORMULA_BLOCK) formula_sum(F f)
     const int x = (int)threadIdx.x, lane = COLUMNS ? x % LANES : x / OTHERS;
     const int other = COLUMNS ? x / LANES : x % OTHERS;
     const int64_t result = (int64_t)blockIdx.x * LANES + lane;
+    // The last part first: what a kernel before this one read last is still in the L2.
+    const int64_t part = gridDim.y - 1 - blockIdx.y;
     typedef typename F::join J;
     typename F::sum_type sums[W];
 #pragma unroll
     for (int w = 0; w < W; w++)
         sums[w] = J::template start<typename F::sum_type>();
     if (result * W < f.n_kept) {
-        I base[F::offsets] = {};
-        f.kept.add((I)result, base);
-        const int64_t begin = blockIdx.y * f.share;
-        const int64_t end = formula_least(begin + f.share, f.n_summed);
+        const formula_place<F, N> place(f, result, other);
+        const int64_t begin = part * f.share;
+        const int64_t end = formula_least(begin + f.share, place.vectors);
         const bool whole = N == 1 || f.template aligned<N>();
 #pragma unroll 4
         for (int64_t m = begin + other; m < end; m += OTHERS) {
             I at[F::offsets];
-#pragma unroll
-            for (int t = 0; t < F::offsets; t++)
-                at[t] = base[t];
-            f.summed.add((I)m, at);
+            place.find(f, m, at);
             if (whole) {
                 typename F::template elements<N> e;
                 f.load(e, at, 0);
@@ -203,7 +242,7 @@ __global__ void __launch_bounds__(FORMULA_BLOCK) formula_sum(F f)
     formula_gather<J, LANES, COLUMNS ? LANES : 1>(sums, [&](int i, const typename F::sum_type &sum) {
         const int64_t to = (int64_t)blockIdx.x * LANES * W + i;
         if (to < f.n_kept)
-            f.put(blockIdx.y * f.n_kept + to, sum);
+            f.put(part * f.n_kept + to, sum);
     });
 }
 
@@ -252,8 +291,7 @@ template <class J, int LANES, int S, class A> __device__ __forceinline__ void fo
 }
 
 // A row of what is computed row by row, shared by LANES threads. Each holds ITEMS vectors of it,
-// which are read once; of -ITEMS each pass over the row reads as many again at a time. Rows that are
-// askew begin and end anywhere in vectors: what is outside whole ones is a thread's each.
+// which are read once; of -ITEMS each pass over the row reads as many again at a time.
 template <class F, int N, int LANES, int ITEMS> struct formula_reader {
     typedef typename F::template elements<N> E;
     typedef typename F::index I;
@@ -264,40 +302,15 @@ template <class F, int N, int LANES, int ITEMS> struct formula_reader {
     const bool live; // it is one of the rows
     const bool whole;
     const int lane;
-    int64_t vectors;
-    I base[F::offsets]; // of the first of them
+    formula_place<F, N> place;
     E held[HELD];
-    bool has_edge = false;
-    I at_edge[F::offsets];
-    typename F::template elements<1> edge;
 
     __device__ __forceinline__ formula_reader(const F &f, int64_t i)
         : f(f), index(formula_least(i, f.n_kept - 1)), live(i < f.n_kept),
-          whole(N == 1 || f.template aligned<N>()), lane((int)threadIdx.x % LANES), vectors(f.n_summed)
+          whole(N == 1 || f.template aligned<N>()), lane((int)threadIdx.x % LANES), place(f, index, lane)
     {
-#pragma unroll
-        for (int t = 0; t < F::offsets; t++)
-            base[t] = 0;
-        f.kept.add((I)index, base);
-        if constexpr (F::askew)
-            hold_edge();
         if constexpr (ITEMS > 0)
             hold(0);
-    }
-    __device__ __forceinline__ void hold_edge()
-    {
-        const int before = (N - (int)(base[0] % N)) % N;
-        vectors = (f.n_summed - before) / N;
-        const int behind = (int)(f.n_summed - before - vectors * N);
-        has_edge = lane < before + behind;
-        const I k = !has_edge ? 0 : lane < before ? lane : lane + vectors * N;
-#pragma unroll
-        for (int t = 0; t < F::offsets; t++) {
-            const bool stays = f.summed.stride[t][0] == 0;
-            at_edge[t] = base[t] + (stays ? 0 : k);
-            base[t] += stays ? 0 : before;
-        }
-        f.load(edge, at_edge, 0);
     }
     // A thread's vectors from there on. Of those behind the last it is the last that is read: no load
     // waits for a condition.
@@ -310,12 +323,12 @@ template <class F, int N, int LANES, int ITEMS> struct formula_reader {
     }
     template <bool WHOLE, class M> __device__ __forceinline__ void hold_as(M from)
     {
-        const M last = (M)vectors - 1;
+        const M last = (M)place.vectors - 1;
 #pragma unroll
         for (int i = 0; i < HELD; i++) {
             const M m = from + i * LANES + lane;
             I at[F::offsets];
-            find(m < last ? m : last, at);
+            place.find(f, m < last ? m : last, at);
             if constexpr (WHOLE)
                 f.load(held[i], at, 0);
             else
@@ -324,19 +337,12 @@ template <class F, int N, int LANES, int ITEMS> struct formula_reader {
     }
     template <class M> __device__ __forceinline__ int count(M from) const
     {
-        return (int)(((M)vectors - from - lane + LANES - 1) / LANES);
-    }
-    __device__ __forceinline__ void find(int64_t m, I *at) const
-    {
-#pragma unroll
-        for (int t = 0; t < F::offsets; t++)
-            at[t] = base[t];
-        f.summed.add((I)m, at);
+        return (int)(((M)place.vectors - from - lane + LANES - 1) / LANES);
     }
     __device__ __forceinline__ void put(const E &e, int64_t m) const
     {
         I at[F::offsets];
-        find(m, at);
+        place.find(f, m, at);
         if (whole)
             f.store(e, at, 0);
         else
@@ -385,13 +391,13 @@ template <class F, int N, int LANES, int ITEMS> struct formula_reader {
         if constexpr (ITEMS > 0) {
             join_held<J>(found.v, 0, value...);
         } else {
-            for (int64_t from = 0; from < vectors; from += HELD * LANES) {
+            for (int64_t from = 0; from < place.vectors; from += HELD * LANES) {
                 hold(from);
                 join_held<J>(found.v, from, value...);
             }
         }
         if constexpr (F::askew)
-            join<J, 1>(found.v, has_edge, edge, value...);
+            join<J, 1>(found.v, place.has_edge, place.edge, value...);
         formula_share<J, LANES>(found.v);
         return found;
     }
@@ -412,15 +418,15 @@ template <class F, int N, int LANES, int ITEMS> struct formula_reader {
         if constexpr (ITEMS > 0) {
             compute_held(compute, 0);
         } else {
-            for (int64_t from = 0; from < vectors; from += HELD * LANES) {
+            for (int64_t from = 0; from < place.vectors; from += HELD * LANES) {
                 hold(from);
                 compute_held(compute, from);
             }
         }
         if constexpr (F::askew) {
-            compute(edge, 0);
-            if (live && has_edge)
-                f.store(edge, at_edge, 0);
+            compute(place.edge, 0);
+            if (live && place.has_edge)
+                f.store(place.edge, place.at_edge, 0);
         }
     }
 };

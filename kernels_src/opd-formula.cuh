@@ -8,6 +8,11 @@
 //   halves               whether a tensor is of opd::half
 //   load, store, aligned N at a time, from k elements behind the offsets
 //   compute, value       of the k-th of those elements
+// and, where rows are made,
+//   load_each, store_each N that are not aligned
+//   askew                whether rows begin and end anywhere in vectors: these are the tensors' of the
+//                        whole shape alone, and load reads the others' elements one by one. So it
+//                        does in a map of such rows, where it also finds each by itself.
 // The same templates serve the CPU, where a block has one thread, which takes the elements in order.
 namespace opd
 {

@@ -198,7 +198,8 @@ struct formula_kernel {
     int kept_rank, summed_rank; // of a sum and of rows: at least 1
     bool wide;                  // 64-bit index arithmetic
     int width;                  // elements at a time
-    bool askew;                 // rows of which begin and end anywhere in them
+    bool askew;                 // rows begin and end anywhere in those: a map's sizes and strides,
+                                // and rows' n_summed, count elements
 };
 
 // formula_text.c

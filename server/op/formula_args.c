@@ -23,7 +23,7 @@ bool args_add_dims(struct planner *p, uint32_t chosen, int first)
     bool wide = p->kernel.wide;
     int64_t size[OP_MAX_RANK] = { 1 };
     int inner = dims->rank - 1, n = 0;
-    int step = p->kernel.askew && !p->kernel.rows ? 1 : p->kernel.width; // elements
+    int step = p->kernel.askew && p->kernel.rank > 0 ? 1 : p->kernel.width; // elements
     for (int d = 0; d < dims->rank; d++)
         if (chosen >> d & 1)
             size[n++] = d == inner ? dims->size[d] / step : dims->size[d];

@@ -5,43 +5,8 @@
 #include "op/formula_plan.h"
 
 enum {
-    BLOCK = 256,           // threads on a GPU, as in opd-formula.cuh; one on the CPU
-    MAP_BLOCK = 128,       // of what has no sum
-    GPU_BLOCKS = 1024,     // fill the largest one
-    GPU_THREADS = 1 << 16, // with fewer, rows are shared by more
-    SUM_WIDTH = 8,         // columns of a thread at most
-    SUM_MEMORY = 32 << 10, // bytes of a block's 48 KiB of shared memory
-    ASKEW_LEAST = 1 << 16, // elements: rows that begin within vectors are read at once
-    ASKEW_ROW = 16,        // vectors of a row that is worth it,
-    ASKEW_LONG = 2048,     // elements of one where most is read one by one
-    CPU_BLOCKS = 64,       // so many cores have something to do
-    CPU_SHARE = 4096,      // elements that are worth a block there
-    CPU_TILE = 256,        // as in opd.cuh
+    SUM_MEMORY = 32 << 10, // bytes of a block's 48 KiB of shared memory on a GPU
 };
-
-static int64_t divide_up(int64_t a, int64_t b)
-{
-    return a / b + (a % b > 0);
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-// The smallest power of two that is not below n, or `limit`, a power of two.
-static int pow2_within(int64_t n, int limit)
-{
-    int p = 1;
-    while (p < n && p < limit)
-        p *= 2;
-    return p;
-}
 
 static bool fail_size(struct planner *p)
 {
@@ -52,11 +17,6 @@ static bool fail_size(struct planner *p)
 }
 
 // --- what takes part
-
-static bool is_temp(int tensor)
-{
-    return tensor >= TENSOR_TEMP && tensor < TENSOR_GRAD_OUTPUT;
-}
 
 static const char *element_type(const struct planner *p, int tensor)
 {
@@ -173,29 +133,6 @@ static bool lay_out(struct planner *p, const struct tensor_desc *result)
     return true;
 }
 
-// The elements of a vector of 16 bytes.
-static int choose_width(const struct planner *p)
-{
-    size_t size = 1;
-    for (int i = 0; i < p->kernel.n_operands; i++) {
-        const struct formula_operand *o = &p->kernel.operands[i];
-        size_t own = o->of_row || is_temp(o->tensor)
-                         ? 1
-                         : dtype_size(env_tensor(p->env, o->tensor)->dtype);
-        size = own > size ? own : size;
-    }
-    return p->on_cpu ? 1 : (int)(16 / size);
-}
-
-// Fewer where rows do not consist of whole vectors.
-static int choose_row_width(const struct planner *p)
-{
-    int width = choose_width(p);
-    while (width > 1 && (p->dims.rank == 0 || p->dims.size[p->dims.rank - 1] % width > 0))
-        width /= 2;
-    return width;
-}
-
 void launch_start(struct planner *p, const char *suffix, bool rows)
 {
     p->kernel = (struct formula_kernel){ .op = p->env->request->op,
@@ -256,13 +193,7 @@ bool launch_map(struct planner *p)
         return false;
     k->rank = k->n_offsets > 1 && p->dims.rank > 1 ? p->dims.rank : 0;
     k->wide = k->wide || k->rank == 0;
-    k->width = k->rank == 0 ? choose_width(p) : choose_row_width(p);
-    k->askew = k->rank > 0 && !k->wide && 4 * k->width <= choose_width(p) && p->n >= ASKEW_LEAST;
-    if (k->askew) {
-        k->width = choose_width(p);
-        for (int i = 0; i < k->n_operands; i++)
-            k->operands[i].single = false;
-    }
+    split_map(p);
     int64_t share = most(CPU_SHARE, p->n >> 20);
     if (!put_map(p, share))
         return fail_size(p);
@@ -272,78 +203,6 @@ bool launch_map(struct planner *p)
 }
 
 // --- sums over what was repeated
-
-struct sum {
-    const char *join;
-    uint32_t kept, summed;    // dimensions
-    bool columns;             // the innermost dimension is kept
-    int64_t n_kept, n_summed; // the latter in vectors, unless these are columns
-    int lanes;
-    int64_t blocks, share, parts, group;
-};
-
-static void split_gpu(const struct planner *p, struct sum *s)
-{
-    int64_t n_results = s->columns ? s->n_kept / p->kernel.width : s->n_kept;
-    int others = pow2_within(s->n_summed, BLOCK);
-    while (!s->columns && others > 32 && s->n_summed < 8 * others &&
-           s->n_kept > GPU_THREADS / others)
-        others /= 2; // there are other rows to keep threads at work
-    s->lanes = s->columns ? pow2_within(n_results, 32) : BLOCK / others;
-    // As few as read 128 bytes that lie together in memory: with more there are fewer blocks.
-    while (s->columns && s->lanes > 8 && s->lanes * p->kernel.width > 32 &&
-           n_results < 64 * s->lanes && BLOCK / s->lanes < others)
-        s->lanes /= 2;
-    if (BLOCK / s->lanes > others)
-        s->lanes = BLOCK / others;
-    others = BLOCK / s->lanes;
-    s->blocks = divide_up(n_results, s->lanes);
-    s->parts = least(divide_up(GPU_BLOCKS, most(1, s->blocks)), divide_up(s->n_summed, others * 4));
-    if (s->n_summed <= 16 * others)
-        s->parts = 1; // to sum the parts up is a launch more, which takes longer than these
-    s->parts = most(s->parts, divide_up(s->n_summed, (int64_t)others * 1024));
-}
-
-static void split_cpu(const struct planner *p, struct sum *s)
-{
-    int64_t width = 1, longest = 16 * CPU_SHARE;
-    s->lanes = 1;
-    if (s->columns) {
-        int64_t row = most(1, p->dims.size[p->dims.rank - 1]);
-        s->blocks = s->n_kept / row * divide_up(row, CPU_TILE);
-        width = least(row, CPU_TILE);
-        longest = CPU_SHARE;
-    } else {
-        s->group = most(1, CPU_SHARE / most(1, s->n_summed));
-        s->blocks = divide_up(s->n_kept, s->group);
-    }
-    s->parts = least(divide_up(CPU_BLOCKS, most(1, s->blocks)),
-                     divide_up(s->n_summed, CPU_SHARE / width));
-    s->parts = most(s->parts, divide_up(s->n_summed, longest));
-}
-
-// The blocks that a sum is shared out to. Sums of many elements are made in parts, which also errs
-// less.
-static void split(const struct planner *p, struct sum *s)
-{
-    const struct formula_dims *dims = &p->dims;
-    s->n_kept = s->n_summed = 1;
-    for (int d = 0; d < dims->rank; d++) {
-        bool is_summed = dims->repeated[d] >> p->summed & 1;
-        *(is_summed ? &s->summed : &s->kept) |= UINT32_C(1) << d;
-        *(is_summed ? &s->n_summed : &s->n_kept) *= dims->size[d];
-    }
-    s->columns = dims->rank > 0 && (s->kept >> (dims->rank - 1) & 1);
-    if (!s->columns)
-        s->n_summed /= p->kernel.width;
-    if (p->on_cpu)
-        split_cpu(p, s);
-    else
-        split_gpu(p, s);
-    s->parts = most(1, least(s->parts, 65535)); // a sum of nothing has one part, too
-    s->share = most(1, divide_up(s->n_summed, s->parts));
-    s->parts = most(1, divide_up(s->n_summed, s->share));
-}
 
 // Behind the tensors that are read, and those that sums go to.
 static bool put_sum(struct planner *p, const struct sum *s)
@@ -365,9 +224,10 @@ static bool add_total(struct planner *p, const struct sum *s, const struct sum_t
         packed->params[packed->n_params++] = (struct plan_param){ .offset = 8 * i, .size = 8 };
     p->launch.n_written = 0;
     launch_add_written(p, target->to);
-    bool adds = strcmp(s->join, "opd::formula_add") == 0;
+    const char *join = p->kernel.join;
+    bool adds = strcmp(join, "opd::formula_add") == 0;
     snprintf(p->launch.kernel, sizeof p->launch.kernel, "opd::formula_total<acc_t, %s, %d%s%s>",
-             element_type(p, target->to), lanes, adds ? "" : ", ", adds ? "" : s->join);
+             element_type(p, target->to), lanes, adds ? "" : ", ", adds ? "" : join);
     return launch(p, divide_up(s->n_kept, p->on_cpu ? 1024 : lanes), 1, BLOCK);
 }
 
@@ -379,11 +239,6 @@ static bool make_room(struct planner *p, const struct sum *s, int parts)
                                   .rank = 2,
                                   .shape = { s->parts, s->n_kept } };
     return tensor_desc_check(room, p->err);
-}
-
-static int count_bits(uint32_t bits)
-{
-    return bits ? __builtin_popcount(bits) : 1;
 }
 
 // A block keeps each sum for all its threads and their columns. On the CPU a launch costs nothing,
@@ -418,7 +273,7 @@ bool launch_sums(struct planner *p, const struct sum_target *each, int n, const 
                  const struct tensor_desc *shape)
 {
     struct formula_kernel *k = &p->kernel;
-    struct sum s = { .join = join, .group = 1 };
+    struct sum s = { .group = 1 };
     char more[32];
     for (int i = 0; i < n; i++)
         add_root(p, each[i].root);
@@ -426,10 +281,7 @@ bool launch_sums(struct planner *p, const struct sum_target *each, int n, const 
     if (!lay_out(p, shape))
         return false;
     k->join = join;
-    k->width = (int)least(choose_row_width(p), SUM_WIDTH);
-    split(p, &s);
-    k->kept_rank = count_bits(s.kept);
-    k->summed_rank = count_bits(s.summed);
+    split_sums(p, &s);
     if (!add_targets(p, &s, each, n))
         return fail_size(p);
     snprintf(more, sizeof more, ", %s, %d", s.columns ? "true" : "false", s.lanes);
@@ -441,58 +293,6 @@ bool launch_sums(struct planner *p, const struct sum_target *each, int n, const 
 }
 
 // --- row by row
-
-// What a vector takes of a thread's registers: all that is loaded, and what is made of that.
-static int count_registers(const struct planner *p)
-{
-    int loaded = 1;
-    size_t size = 1;
-    for (int i = 0; i < p->kernel.n_operands; i++) {
-        const struct formula_operand *o = &p->kernel.operands[i];
-        if (o->written || o->single)
-            continue;
-        size_t own = dtype_size(env_tensor(p->env, o->tensor)->dtype);
-        size = own > size ? own : size;
-        loaded++;
-    }
-    return loaded * (int)most((int64_t)size * p->kernel.width / 4, 1);
-}
-
-// The threads of a row, and how many vectors each of them holds. Negative: as many at a time, since
-// not all fit, or there are none; of what is held the last is read in place of what is not there.
-static void share_row(const struct planner *p, int64_t vectors, int *lanes, int *items)
-{
-    int64_t rows = tensor_desc_numel(&p->row);
-    int registers = count_registers(p), limit = 8;
-    while (limit > 1 && limit * registers > 64)
-        limit /= 2;
-    *lanes = pow2_within(vectors, 32);
-    while (*lanes < 1024 && divide_up(vectors, *lanes) > limit)
-        *lanes *= 2;
-    while (*lanes < BLOCK && *lanes < vectors && rows * *lanes < GPU_THREADS)
-        *lanes *= 2;
-    if (*lanes == 1024 && limit > 4 && limit * registers > 32)
-        limit = 4; // it has 64 in all
-    *items = pow2_within(divide_up(vectors, *lanes), 16);
-    if (*items > limit || vectors == 0) {
-        *items = -pow2_within(32 / registers, 4);
-        *lanes = 512;
-    }
-}
-
-// Rows of which few begin with a vector, and that are worth it to read those within them at once:
-// longer ones where most of what is read has another shape, and is read element by element.
-static bool is_askew(const struct planner *p, const struct sum *s)
-{
-    const struct formula_kernel *k = &p->kernel;
-    int wide = choose_width(p), apart = 0;
-    for (int i = 0; i < k->n_operands; i++)
-        if (!k->operands[i].written && !k->operands[i].single)
-            apart += k->operands[i].offset > 0 ? 1 : -1;
-    int64_t least = apart > 0 ? ASKEW_LONG : (int64_t)ASKEW_ROW * wide;
-    return 4 * k->width <= wide && !s->columns && k->summed_rank == 1 &&
-           s->n_summed * k->width >= least && p->n >= ASKEW_LEAST;
-}
 
 bool launch_rows(struct planner *p)
 {
@@ -509,23 +309,7 @@ bool launch_rows(struct planner *p)
                                      p->n);
     if (!lay_out(p, &p->row))
         return false;
-    k->width = choose_row_width(p);
-    split(p, &s);
-    k->kept_rank = count_bits(s.kept);
-    k->summed_rank = count_bits(s.summed);
-    int64_t vectors = s.n_summed;
-    k->askew = is_askew(p, &s);
-    if (k->askew) {
-        s.n_summed *= k->width; // elements: how many vectors differs from row to row
-        k->width = choose_width(p);
-        vectors = s.n_summed / k->width;
-    }
-    s.share = s.n_summed;
-    s.group = p->on_cpu ? most(1, CPU_SHARE / most(1, s.n_summed)) : 1;
-    if (s.columns) // rows of one element
-        s.n_summed = 1, k->width = 1;
-    if (!p->on_cpu)
-        share_row(p, vectors, &lanes, &items);
+    split_rows(p, &s, &lanes, &items);
     if (!args_add_operands(p) || !put_sum(p, &s))
         return fail_size(p);
     snprintf(more, sizeof more, ", %d, %d", lanes, items);

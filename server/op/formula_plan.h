@@ -1,9 +1,41 @@
 #pragma once
 
 // A request of formulas while its launches are worked out: formula_plan.c, which says what they
-// are, formula_launch.c, which lays each of them out, and formula_args.c, which fills its struct.
+// are, formula_launch.c, which lays each of them out, formula_split.c, which shares its elements
+// out, and formula_args.c, which fills its struct.
 
 #include "op/formula.h"
+
+enum {
+    BLOCK = 256,      // threads on a GPU, as in opd-formula.cuh; one on the CPU
+    MAP_BLOCK = 128,  // of what has no sum
+    SUM_WIDTH = 8,    // columns of a thread at most
+    CPU_SHARE = 4096, // elements that are worth a block there
+};
+
+static inline bool is_temp(int tensor)
+{
+    return tensor >= TENSOR_TEMP && tensor < TENSOR_GRAD_OUTPUT;
+}
+
+static inline int64_t divide_up(int64_t a, int64_t b)
+{
+    return a / b + (a % b > 0);
+}
+
+static inline int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+// The smallest power of two that is not below n, or `limit`, a power of two.
+static inline int pow2_within(int64_t n, int limit)
+{
+    int p = 1;
+    while (p < n && p < limit)
+        p *= 2;
+    return p;
+}
 
 struct planner {
     struct env *env;
@@ -57,6 +89,21 @@ int launch_max_sums(const struct planner *p); // of how many trees at a time
 bool launch_sums(struct planner *p, const struct sum_target *each, int n, const char *join,
                  const struct tensor_desc *shape);
 bool launch_rows(struct planner *p); // results of each row, and the sums that they are made of
+
+// formula_split.c: how many elements a thread takes at a time, and which threads and blocks take
+// them. The kernel gets its width and whether it is askew.
+struct sum {
+    uint32_t kept, summed;    // dimensions
+    bool columns;             // the innermost dimension is kept
+    int64_t n_kept, n_summed; // results; elements of each
+    int64_t vectors;          // of each, or elements of columns; n_summed too, but of what is askew
+    int lanes;
+    int64_t blocks, share, parts, group;
+};
+void split_map(struct planner *p);
+void split_sums(struct planner *p, struct sum *s);
+// And the threads of a row, with how many vectors each holds.
+void split_rows(struct planner *p, struct sum *s, int *lanes, int *items);
 
 // formula_args.c: the struct that a kernel of the launch takes, as C++ lays it out, from its first
 // member to its last. False: it is too large, or, with an error, a value does not fit.

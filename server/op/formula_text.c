@@ -64,7 +64,7 @@ static void write_members(const struct formula_kernel *k, struct buf *out)
         if (k->reach.uses.values >> v & 1 && set->values[v].is_constant)
             buf_printf(out, "    enum : bool { c_%d = %s }; // %s\n", v,
                        k->names.known[v] ? "true" : "false", set->values[v].text);
-    if (k->rows)
+    if (k->rows || k->n_sums > 0)
         buf_printf(out, "    enum : bool { askew = %s };\n", k->askew ? "true" : "false");
     buf_printf(out, "    typedef %s index;\n    enum { offsets = %d", index, k->n_offsets);
     if (k->n_sums > 0 || k->rows)
@@ -139,7 +139,8 @@ static void write_each(const struct formula_kernel *k, int i, const char *behind
     buf_append_str(out, "        }\n");
 }
 
-// load and store of a vector at once; load_each and store_each where it is not aligned.
+// load and store of a vector at once, but of what lies apart; load_each and store_each where it is
+// not aligned.
 static void write_transfer(const struct formula_kernel *k, bool written, bool each, struct buf *out)
 {
     const char *behind = each ? "" : " + k";

@@ -66,3 +66,26 @@ def test_rows_that_begin_within_a_vector(client, dtype, at):
 
 def close(got, expected, bound):
     assert np.abs(got.astype(np.float64) - expected).max() < bound * np.abs(expected).max()
+
+
+LESS = """\
+//! op      less(Tensor m, Tensor x) -> (Tensor y, Tensor total)
+//! dtypes  float32
+//! type    mask_t uint8 int8 float32 : m
+//! formula total = sum(m, -1)
+//! formula y = m * x - sum(m, -1)
+//! example m=[3,9] x=[1]
+"""
+
+
+@pytest.mark.parametrize("mask", ["uint8", "int8", "float32"])
+def test_no_element_of_a_row_is_left_out(start_daemon, tmp_path, mask):
+    """Sums of integers are exact: elements before and behind a row's vectors, types of which a vector has many."""
+    (tmp_path / "less.cu").write_text(LESS)
+    with start_daemon("--kernels", str(tmp_path)).connect() as client:
+        for shape in ([4096, 257], [300, 259], [70, 1003], [9, 8195], [2, 40001], [300, 255]):
+            m = np.random.default_rng(0).integers(0, 9, shape).astype(mask)
+            y, total = (t.numpy() for t in client.ops.less(client.tensor(m, dtype=mask), np.ones(1, np.float32)))
+            expected = m.astype(np.int64).sum(-1, keepdims=True)
+            assert np.array_equal(total.reshape(expected.shape), expected), shape
+            assert np.array_equal(y, m - expected), shape
