@@ -256,6 +256,7 @@ def test_what_is_right_passes(tmp_path):
     __syncthreads();
     if (i < N) y[i] = s[127 - t] + d[t];
     __threadfence();
+    __syncthreads(); // all of the block have written, before one counts it
     if (t == 0)
         last = atomicAdd(count, 1) == int(gridDim.x) - 1;
     __syncthreads();
