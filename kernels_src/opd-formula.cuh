@@ -8,11 +8,11 @@
 //   halves               whether a tensor is of opd::half
 //   load, store, aligned N at a time, from k elements behind the offsets
 //   compute, value       of the k-th of those elements
-// and, where rows are made,
-//   load_each, store_each N that are not aligned
-//   askew                whether rows begin and end anywhere in vectors: these are the tensors' of the
-//                        whole shape alone, and load reads the others' elements one by one. So it
-//                        does in a map of such rows, where it also finds each by itself.
+// and, where sums are made,
+//   load_each, store_each N elements, none of them aligned
+//   askew                whether a row begins and ends anywhere in vectors; it has whole ones all the
+//                        same, in the tensors of the whole shape. Of the others, whose rows begin
+//                        elsewhere, load reads element by element; in a map it finds each anew.
 // The same templates serve the CPU, where a block has one thread, which takes the elements in order.
 namespace opd
 {
