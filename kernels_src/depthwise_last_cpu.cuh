@@ -27,36 +27,57 @@ template <class F> __device__ __forceinline__ void with_known(int64_t M, int64_t
         f(M, n);
 }
 
-// SIDE outputs side by side, `step` apart in the rows that they read, of which `count` are stored.
-// CHECKED: some columns are outside.
+// What a window reads of images and weights, as distances in memory, and those of its rows that are
+// inside. Outputs stand `step` columns of inputs apart.
+struct window {
+    int64_t rows, columns, down, right, side, tap_down, tap_right, step, DW;
+};
+
+// SIDE outputs side by side, of which `count` are stored, for CHANNELS channels. CHECKED: some of
+// the columns, of which the first is `left` of W, are outside.
 template <bool CHECKED, class T>
-__device__ __forceinline__ void convolve_side(const T *image, const T *packed, const T *bias, T *to,
-                                              int64_t top, int64_t left, int64_t count, int64_t c,
-                                              int64_t n, int64_t H, int64_t W, int64_t C,
-                                              int64_t CM, int64_t M, int64_t KH, int64_t KW,
-                                              int64_t step, int64_t DH, int64_t DW, bool FLIP)
+__device__ __forceinline__ void convolve_channels(const T *from, const T *tap, const T *bias, T *to,
+                                                  const window &win, int64_t left, int64_t W,
+                                                  int64_t count, int64_t c, int64_t n, int64_t CM,
+                                                  int64_t M)
 {
     const channels_t start = bias ? load_channels(bias + c, n) : channels_t{};
     channels_t sum[SIDE];
     for (int k = 0; k < SIDE; k++)
         sum[k] = start;
-    for (int64_t kh = 0; kh < KH; kh++) {
-        const int64_t y = top + kh * DH;
-        for (int64_t kw = 0; kw < KW && y >= 0 && y < H; kw++) {
-            const int64_t x = left + kw * DW, tap = kh * KW + kw;
-            const channels_t w = load_channels(packed + (FLIP ? KH * KW - 1 - tap : tap) * CM + c,
-                                               n);
-            const T *from = image + (y * W + x) * C;
+    for (int64_t kh = 0; kh < win.rows; kh++) {
+        const T *at = from + kh * win.down, *weight = tap + kh * win.tap_down + c;
+        int64_t x = left;
+        for (int64_t kw = 0; kw < win.columns; kw++) {
+            const channels_t w = load_channels(weight, n);
 #pragma GCC unroll 8
             for (int k = 0; k < SIDE; k++)
-                if (!CHECKED || (x + k * step >= 0 && x + k * step < W))
-                    sum[k] += w * load_sources(from + k * step * C, c, M, n);
+                if (!CHECKED || (x + k * win.step >= 0 && x + k * win.step < W))
+                    sum[k] += w * load_sources(at + k * win.side, c, M, n);
+            at += win.right, weight += win.tap_right, x += win.DW;
         }
     }
+    // What the next ones read that has not been, and write.
+    const T *next = from + (win.rows - 1) * win.down + SIDE * win.side + c;
 #pragma GCC unroll 8
-    for (int k = 0; k < SIDE; k++)
+    for (int k = 0; k < SIDE; k++) {
+        __builtin_prefetch(next + k * win.side);
+        __builtin_prefetch(to + (SIDE + k) * CM + c, 1);
         if (k < count)
             store_channels(to + k * CM + c, sum[k], n);
+    }
+}
+
+template <bool CHECKED, class T>
+__device__ __forceinline__ void convolve_side(const T *from, const T *tap, const T *bias, T *to,
+                                              const window &win, int64_t left, int64_t W,
+                                              int64_t count, int64_t CM, int64_t M)
+{
+    int64_t c = 0;
+    for (; M == 1 && c + CHANNELS <= CM; c += CHANNELS)
+        convolve_channels<CHECKED>(from, tap, bias, to, win, left, W, count, c, CHANNELS, CM, 1);
+    for (; c < CM; c += CHANNELS)
+        convolve_channels<CHECKED>(from, tap, bias, to, win, left, W, count, c, CM - c, CM, M);
 }
 
 template <class T>
@@ -69,22 +90,21 @@ __device__ __forceinline__ void convolve_rows(const T *input, const T *packed, c
 {
     CUDA_KERNEL_LOOP(row, lines)
     {
-        const int64_t top = row % OH * SH - PH;
-        const T *image = input + row / OH * H * W * C;
+        const int64_t top = row % OH * SH - PH, first = top < 0 ? (DH - 1 - top) / DH : 0,
+                      end = top < H ? min(KH, (H - 1 - top) / DH + 1) : 0;
+        const int64_t turn = FLIP ? -CM : CM;
+        const window win = { end - first, KW, DH * W * C, DW * C, SW * C, turn * KW, turn, SW, DW };
+        const T *line = input + (row / OH * H + top + first * DH) * W * C;
+        const T *tap = packed + (FLIP ? ((KH - first) * KW - 1) * CM : first * KW * CM);
         for (int64_t next = 0; next < OW; next += SIDE) {
             const int64_t ow = max((int64_t)0, min(next, OW - SIDE)),
                           count = min(OW, (int64_t)SIDE);
             const int64_t left = ow * SW - PW, right = left + (SIDE - 1) * SW + (KW - 1) * DW;
             T *to = output + (row * OW + ow) * CM;
-            for (int64_t c = 0; c < CM; c += CHANNELS)
-                with_known(M, CM - c, [&](int64_t m, int64_t n) {
-                    if (left >= 0 && right < W)
-                        convolve_side<false>(image, packed, bias, to, top, left, count, c, n, H, W,
-                                             C, CM, m, KH, KW, SW, DH, DW, FLIP);
-                    else
-                        convolve_side<true>(image, packed, bias, to, top, left, count, c, n, H, W,
-                                            C, CM, m, KH, KW, SW, DH, DW, FLIP);
-                });
+            if (left >= 0 && right < W)
+                convolve_side<false>(line + left * C, tap, bias, to, win, left, W, count, CM, M);
+            else
+                convolve_side<true>(line + left * C, tap, bias, to, win, left, W, count, CM, M);
         }
     }
 }
