@@ -38,16 +38,31 @@ __device__ __forceinline__ void write_channels(T *p, const acc_t *v, bool whole)
 typedef acc_t channels_t __attribute__((vector_size(64)));
 enum { CHANNELS = 64 / sizeof(acc_t) };
 
+typedef decltype(channels_t{} < channels_t{}) lanes_t; // integers
+
+// v[lane[0]] and so on.
+OPD_CPU_INLINE channels_t choose_lanes(const channels_t &v, const lanes_t &lane)
+{
+#ifdef __clang__
+    channels_t chosen;
+    for (int e = 0; e < CHANNELS; e++)
+        chosen[e] = v[lane[e]];
+    return chosen;
+#else
+    return __builtin_shuffle(v, lane);
+#endif
+}
+
 // All of them that lie there. 16 bits are converted as vectors: what the compiler makes of a loop
 // goes through memory, from which a vector is not read before its parts have arrived there.
-template <class T> OPD_CPU_INLINE channels_t load_all(const T *p)
+OPD_CPU_INLINE channels_t load_all(const acc_t *p)
 {
     channels_t v;
     memcpy(&v, p, sizeof(v));
     return v;
 }
 
-template <class T> OPD_CPU_INLINE void store_all(T *p, const channels_t &v)
+OPD_CPU_INLINE void store_all(acc_t *p, const channels_t &v)
 {
     memcpy(p, &v, sizeof(v));
 }
@@ -64,9 +79,6 @@ OPD_CPU_INLINE void store_all(opd::half *p, const channels_t &v)
     opd_cpu_floats_to_halves(&p->x, (const float *)&v, CHANNELS);
 }
 
-typedef uint16_t words_t __attribute__((vector_size(32), aligned(2), may_alias));
-typedef uint32_t bits_t __attribute__((vector_size(64), may_alias));
-
 OPD_CPU_INLINE channels_t load_all(const opd::bfloat16 *p)
 {
     channels_t v;
@@ -76,28 +88,36 @@ OPD_CPU_INLINE channels_t load_all(const opd::bfloat16 *p)
 
 OPD_CPU_INLINE void store_all(opd::bfloat16 *p, const channels_t &v)
 {
-    const bits_t u = (bits_t)v, is_nan = (bits_t)((u & 0x7fffffffu) > 0x7f800000u);
-    const bits_t rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
-    *(words_t *)p = __builtin_convertvector((rounded & ~is_nan) | (is_nan & 0x7fffu), words_t);
+    opd_cpu_floats_to_bfloat16s(&p->x, (const float *)&v, CHANNELS);
 }
 
-// n of them that lie side by side; zeros behind those.
-template <class T> __device__ __forceinline__ channels_t load_channels(const T *p, int64_t n)
+// Fewer; functions of their own, for they stand in many places.
+template <class T> __attribute__((noinline)) channels_t load_some(const T *p, int64_t n)
 {
-    if (n >= CHANNELS)
-        return load_all(p);
     acc_t some[CHANNELS] = {};
     for (int e = 0; e < n; e++)
         some[e] = opd::load(p + e);
     return load_all(some);
 }
 
+template <class T> __attribute__((noinline)) void store_some(T *p, const channels_t &v, int64_t n)
+{
+    for (int e = 0; e < n; e++)
+        opd::store(p + e, v[e]);
+}
+
+// n of them that lie side by side; zeros behind those.
+template <class T> __device__ __forceinline__ channels_t load_channels(const T *p, int64_t n)
+{
+    return n < CHANNELS ? load_some(p, n) : load_all(p);
+}
+
 template <class T>
 __device__ __forceinline__ void store_channels(T *p, const channels_t &v, int64_t n)
 {
-    if (n >= CHANNELS)
-        return store_all(p, v);
-    for (int e = 0; e < n; e++)
-        opd::store(p + e, v[e]);
+    if (n < CHANNELS)
+        store_some(p, v, n);
+    else
+        store_all(p, v);
 }
 #endif

@@ -48,22 +48,25 @@
 //! let     PARTS = max(1, WEIGHT.TILED ? min(WEIGHT.TILES, RESIDENT / (CHUNKS*TURNS)) \
 //!           : cpu ? min(cdiv(64, SETS*TALL), OUTPUTS / 4096) \
 //!           : min(cdiv(1024, SETS*TALL), OUTPUTS / 1024))
-//! scratch packed [KH*KW, CM]; partial acc_t [PARTS, KH*KW + 1, CM]
+// PACKED: on the CPU a vector's weights at least, those of pixels side by side.
+//! let     PACKED = cpu && M == 1 ? max(CM, 64 / sizeof(acc_t)) : CM
+//! scratch packed [KH*KW, PACKED]; partial acc_t [PARTS, KH*KW + 1, CM]
 //! empty   output grad_input grad_weight grad_bias
 //! example input=[2,9,11,3] weight=[6,1,3,3] bias=[6] stride=2 padding=1
 //! example input=[2,14,14,8] weight=[8,1,3,3] padding=1; input=[1,9,9,16] weight=[16,1,9,9] padding=4
 //! example input=[1,12,10,8] weight=[8,1,5,5] bias=[8] padding=2 dilation=2
-//! example input=[2,10,9,8] weight=[8,1,3,3] bias=[8] stride=2 padding=1
+//! example input=[2,10,9,8] weight=[8,1,3,3] bias=[8] stride=2 padding=1; input=[1,9,20,3] weight=[3,1,3,3] bias=[3] padding=1
+//! example input=[2,9,12,20] weight=[20,1,3,3] bias=[20] padding=1
 //! example input=[1,56,56,176] weight=[176,1,3,3] bias=[176] padding=1; input=[2,48,48,32] weight=[32,1,7,7] padding=3
 //!
 //! forward
 //!   kernel  depthwise_last_forward when TILED grid TILES*CHUNKS block CH*STRIPS shared SHARED
-//!   kernel  pack_taps when !TILED threads KH*KW*CM
+//!   kernel  pack_taps when !TILED threads KH*KW*PACKED
 //!   kernel  convolve_last_rows when cpu threads N*OH by 1
 //!   kernel  convolve_last_any<scalar_t, FEW> otherwise !TILED threads N*OH*OW*(CM / FEW)
 //! backward grad_input
 //!   kernel  depthwise_last_grad_input when BACK.TILED as BACK grid TILES*CHUNKS block CH*STRIPS shared SHARED
-//!   kernel  pack_taps when !BACK.TILED threads KH*KW*CM
+//!   kernel  pack_taps when !BACK.TILED threads KH*KW*PACKED
 //!   kernel  gather_level_rows when cpu && M*SH*SW == 1 threads N*H by 1
 //!   kernel  gather_last_rows otherwise cpu threads N*H by 1
 //!   kernel  gather_last<scalar_t, FEW> otherwise !BACK.TILED threads N*H*W*(C / FEW)
@@ -81,12 +84,12 @@
 // Taps first, so that those of neighbouring channels lie side by side.
 template <class T>
 __global__ void pack_taps(const T *__restrict__ weight, T *__restrict__ packed, int64_t CM,
-                          int64_t KH, int64_t KW, int64_t count)
+                          int64_t PACKED, int64_t KH, int64_t KW, int64_t count)
 {
     CUDA_KERNEL_LOOP(i, count)
     {
-        const int64_t tap = i / CM, taps = KH * KW;
-        packed[i] = weight[i % CM * taps + tap];
+        const int64_t tap = i / PACKED, c = i % PACKED % CM;
+        packed[i] = weight[c * (KH * KW) + tap];
     }
 }
 

@@ -6,42 +6,57 @@
 
 enum { SIDE = 7 }; // outputs side by side whose sums stay in registers, beside a tap
 
-// What n channels of outputs from c on read, M of which have one of inputs.
-template <class T>
-__device__ __forceinline__ channels_t load_sources(const T *p, int64_t c, int64_t M, int64_t n)
+// f(c, M, n) for n channels from c on. Of one channel to each, and CHANNELS of them, the compiler
+// knows that. So many are the last ones of `of`, too, if there are as many: some are made twice.
+template <class F>
+__device__ __forceinline__ void with_known(int64_t c, int64_t of, int64_t M, const F &f)
 {
-    if (M == 1)
-        return load_channels(p + c, n);
-    channels_t v = {};
-    for (int e = 0; e < min(n, (int64_t)CHANNELS); e++)
-        v[e] = opd::load(p + (c + e) / M);
-    return v;
-}
-
-// f(M, n): of one channel to each, and CHANNELS of them, the compiler knows that.
-template <class F> __device__ __forceinline__ void with_known(int64_t M, int64_t n, const F &f)
-{
-    if (M == 1 && n >= CHANNELS)
-        f(1, CHANNELS);
+    if (of < CHANNELS)
+        f(c, M, of - c);
+    else if (M == 1)
+        f(min(c, of - CHANNELS), 1, CHANNELS);
     else
-        f(M, n);
+        f(min(c, of - CHANNELS), M, CHANNELS);
 }
 
-// What a window reads of images and weights, as distances in memory, and those of its rows that are
-// inside. Outputs stand `step` columns of inputs apart.
+// What n channels of outputs from c on read, M of which have one of C of inputs.
+struct sources {
+    int64_t first, M, n;
+    lanes_t lane = {};
+
+    __device__ __forceinline__ sources(int64_t c, int64_t C, int64_t M, int64_t n)
+        : first(c), M(M), n(n)
+    {
+        if (M == 1)
+            return;
+        first = min(c / M, max((int64_t)0, C - CHANNELS));
+        this->n = min(C - first, (int64_t)CHANNELS);
+        for (int e = 0; e < min(n, (int64_t)CHANNELS); e++)
+            lane[e] = (c + e) / M - first;
+    }
+    template <class T> __device__ __forceinline__ channels_t load(const T *p) const
+    {
+        const channels_t v = load_channels(p + first, n);
+        return M == 1 ? v : choose_lanes(v, lane);
+    }
+};
+
+// What a window reads of images and weights: how many rows and columns, and how far apart they and
+// the outputs' are in memory. Outputs stand `step` columns of inputs apart, its own columns DW.
 struct window {
     int64_t rows, columns, down, right, side, tap_down, tap_right, step, DW;
 };
 
 // SIDE outputs side by side, of which `count` are stored, for CHANNELS channels. CHECKED: some of
-// the columns, of which the first is `left` of W, are outside.
+// the columns, the first of which is column `left`, are outside the W of a row.
 template <bool CHECKED, class T>
 __device__ __forceinline__ void convolve_channels(const T *from, const T *tap, const T *bias, T *to,
                                                   const window &win, int64_t left, int64_t W,
-                                                  int64_t count, int64_t c, int64_t n, int64_t CM,
-                                                  int64_t M)
+                                                  int64_t count, int64_t c, int64_t n, int64_t C,
+                                                  int64_t CM, int64_t M)
 {
     const channels_t start = bias ? load_channels(bias + c, n) : channels_t{};
+    const sources inputs(c, C, M, n);
     channels_t sum[SIDE];
     for (int k = 0; k < SIDE; k++)
         sum[k] = start;
@@ -53,12 +68,13 @@ __device__ __forceinline__ void convolve_channels(const T *from, const T *tap, c
 #pragma GCC unroll 8
             for (int k = 0; k < SIDE; k++)
                 if (!CHECKED || (x + k * win.step >= 0 && x + k * win.step < W))
-                    sum[k] += w * load_sources(at + k * win.side, c, M, n);
+                    sum[k] += w * inputs.load(at + k * win.side);
             at += win.right, weight += win.tap_right, x += win.DW;
         }
     }
-    // What the next ones read that has not been, and write.
-    const T *next = from + (win.rows - 1) * win.down + SIDE * win.side + c;
+    // Of the last row what the next ones read and these have not, and what they write.
+    const T *next = from + (win.rows - 1) * win.down + (win.columns - 1) * win.right +
+                    SIDE * win.side + inputs.first;
 #pragma GCC unroll 8
     for (int k = 0; k < SIDE; k++) {
         __builtin_prefetch(next + k * win.side);
@@ -71,40 +87,93 @@ __device__ __forceinline__ void convolve_channels(const T *from, const T *tap, c
 template <bool CHECKED, class T>
 __device__ __forceinline__ void convolve_side(const T *from, const T *tap, const T *bias, T *to,
                                               const window &win, int64_t left, int64_t W,
-                                              int64_t count, int64_t CM, int64_t M)
+                                              int64_t count, int64_t C, int64_t CM, int64_t M)
 {
-    int64_t c = 0;
-    for (; M == 1 && c + CHANNELS <= CM; c += CHANNELS)
-        convolve_channels<CHECKED>(from, tap, bias, to, win, left, W, count, c, CHANNELS, CM, 1);
-    for (; c < CM; c += CHANNELS)
-        convolve_channels<CHECKED>(from, tap, bias, to, win, left, W, count, c, CM - c, CM, M);
+    for (int64_t c = 0; c < CM; c += CHANNELS)
+        with_known(c, CM, M, [&](int64_t c, int64_t m, int64_t n) __attribute__((always_inline)) {
+            convolve_channels<CHECKED>(from, tap, bias, to, win, left, W, count, c, n, C, CM, m);
+        });
+}
+
+// An output of one filter to each of fewer channels, one by one.
+template <class T>
+__device__ __forceinline__ void convolve_pixel(const T *from, const T *tap, const T *bias, T *to,
+                                               const window &win, int64_t left, int64_t W,
+                                               int64_t C)
+{
+    for (int64_t c = 0; c < C; c++) {
+        acc_t sum = bias ? opd::load(bias + c) : acc_t(0);
+        for (int64_t kh = 0; kh < win.rows; kh++)
+            for (int64_t kw = 0, x = left; kw < win.columns; kw++, x += win.DW)
+                if (x >= 0 && x < W)
+                    sum += opd::load(tap + kh * win.tap_down + kw * win.tap_right + c) *
+                           opd::load(from + kh * win.down + kw * win.right + c);
+        opd::store(to + c, sum);
+    }
+}
+
+// A row of them. Where outputs side by side read what is side by side, and all is inside, as many
+// as a vector has room for are made at once; it reads as far as `end` at most.
+template <class T>
+__device__ __forceinline__ void convolve_few(const T *from, const T *tap, const T *bias, T *to,
+                                             const window &win, int64_t PW, int64_t W, int64_t OW,
+                                             int64_t C, const T *end)
+{
+    const int64_t beside = CHANNELS / C, reach = (win.columns - 1) * win.DW;
+    channels_t start = {};
+    for (int64_t e = 0; bias && e < beside * C; e++)
+        start[e] = opd::load(bias + e % C);
+    for (int64_t ow = 0; ow < OW;) {
+        const int64_t left = ow * win.step - PW;
+        const T *at = from + left * C;
+        const T *last = at + (win.rows - 1) * win.down + (win.columns - 1) * win.right + CHANNELS;
+        if (win.step > 1 || ow + beside > OW || left < 0 || left + beside - 1 + reach >= W ||
+            last > end) {
+            convolve_pixel(at, tap, bias, to + ow++ * C, win, left, W, C);
+            continue;
+        }
+        channels_t sum = start;
+        for (int64_t kh = 0; kh < win.rows; kh++)
+            for (int64_t kw = 0; kw < win.columns; kw++)
+                sum += load_all(tap + kh * win.tap_down + kw * win.tap_right) *
+                       load_all(at + kh * win.down + kw * win.right);
+        store_some(to + ow * C, sum, beside * C);
+        ow += beside;
+    }
 }
 
 template <class T>
 __device__ __forceinline__ void convolve_rows(const T *input, const T *packed, const T *bias,
                                               T *output, int64_t H, int64_t W, int64_t OH,
                                               int64_t OW, int64_t C, int64_t CM, int64_t M,
-                                              int64_t KH, int64_t KW, int64_t SH, int64_t SW,
-                                              int64_t PH, int64_t PW, int64_t DH, int64_t DW,
-                                              bool FLIP, int64_t lines)
+                                              int64_t PACKED, int64_t KH, int64_t KW, int64_t SH,
+                                              int64_t SW, int64_t PH, int64_t PW, int64_t DH,
+                                              int64_t DW, bool FLIP, int64_t lines)
 {
     CUDA_KERNEL_LOOP(row, lines)
     {
         const int64_t top = row % OH * SH - PH, first = top < 0 ? (DH - 1 - top) / DH : 0,
                       end = top < H ? min(KH, (H - 1 - top) / DH + 1) : 0;
-        const int64_t turn = FLIP ? -CM : CM;
+        const int64_t turn = FLIP ? -PACKED : PACKED;
         const window win = { end - first, KW, DH * W * C, DW * C, SW * C, turn * KW, turn, SW, DW };
         const T *line = input + (row / OH * H + top + first * DH) * W * C;
-        const T *tap = packed + (FLIP ? ((KH - first) * KW - 1) * CM : first * KW * CM);
+        const T *tap = packed + (FLIP ? (KH - first) * KW - 1 : first * KW) * PACKED;
+        if (M == 1 && C < CHANNELS) {
+            convolve_few(line, tap, bias, output + row * OW * C, win, PW, W, OW, C,
+                         input + (row / OH + 1) * H * W * C);
+            continue;
+        }
         for (int64_t next = 0; next < OW; next += SIDE) {
             const int64_t ow = max((int64_t)0, min(next, OW - SIDE)),
                           count = min(OW, (int64_t)SIDE);
             const int64_t left = ow * SW - PW, right = left + (SIDE - 1) * SW + (KW - 1) * DW;
             T *to = output + (row * OW + ow) * CM;
             if (left >= 0 && right < W)
-                convolve_side<false>(line + left * C, tap, bias, to, win, left, W, count, CM, M);
+                convolve_side<false>(line + left * C, tap, bias, to, win, left, W, count, C,
+                                     CM, M);
             else
-                convolve_side<true>(line + left * C, tap, bias, to, win, left, W, count, CM, M);
+                convolve_side<true>(line + left * C, tap, bias, to, win, left, W, count, C,
+                                     CM, M);
         }
     }
 }
@@ -113,22 +182,24 @@ template <class T>
 __global__ void convolve_last_rows(const T *__restrict__ input, const T *__restrict__ packed,
                                    const T *__restrict__ bias, T *__restrict__ output, int64_t H,
                                    int64_t W, int64_t OH, int64_t OW, int64_t C, int64_t CM,
-                                   int64_t M, int64_t KH, int64_t KW, int64_t SH, int64_t SW,
-                                   int64_t PH, int64_t PW, int64_t DH, int64_t DW, int64_t count)
+                                   int64_t M, int64_t PACKED, int64_t KH, int64_t KW, int64_t SH,
+                                   int64_t SW, int64_t PH, int64_t PW, int64_t DH, int64_t DW,
+                                   int64_t count)
 {
-    convolve_rows(input, packed, bias, output, H, W, OH, OW, C, CM, M, KH, KW, SH, SW, PH, PW, DH,
-                  DW, false, count);
+    convolve_rows(input, packed, bias, output, H, W, OH, OW, C, CM, M, PACKED, KH, KW, SH, SW, PH,
+                  PW, DH, DW, false, count);
 }
 
 // Of stride 1 and one filter a channel: a convolution of grad_output with the window turned round.
 template <class T>
 __global__ void gather_level_rows(const T *__restrict__ grad_output, const T *__restrict__ packed,
                                   T *__restrict__ grad_input, int64_t H, int64_t W, int64_t OH,
-                                  int64_t OW, int64_t C, int64_t KH, int64_t KW, int64_t PH,
-                                  int64_t PW, int64_t DH, int64_t DW, int64_t count)
+                                  int64_t OW, int64_t C, int64_t PACKED, int64_t KH, int64_t KW,
+                                  int64_t PH, int64_t PW, int64_t DH, int64_t DW, int64_t count)
 {
-    convolve_rows(grad_output, packed, (const T *)nullptr, grad_input, OH, OW, H, W, C, C, 1, KH,
-                  KW, 1, 1, (KH - 1) * DH - PH, (KW - 1) * DW - PW, DH, DW, true, count);
+    convolve_rows(grad_output, packed, (const T *)nullptr, grad_input, OH, OW, H, W, C, C, 1,
+                  PACKED, KH, KW, 1, 1, (KH - 1) * DH - PH, (KW - 1) * DW - PW, DH, DW, true,
+                  count);
 }
 
 // The taps that reach a place, `at` behind the padding: from `first` on each `step`-th, of output
@@ -153,9 +224,9 @@ struct reach {
 template <class T>
 __global__ void gather_last_rows(const T *__restrict__ grad_output, const T *__restrict__ packed,
                                  T *__restrict__ grad_input, int64_t H, int64_t W, int64_t OH,
-                                 int64_t OW, int64_t C, int64_t CM, int64_t M, int64_t KH,
-                                 int64_t KW, int64_t SH, int64_t SW, int64_t PH, int64_t PW,
-                                 int64_t DH, int64_t DW, int64_t count)
+                                 int64_t OW, int64_t C, int64_t CM, int64_t M, int64_t PACKED,
+                                 int64_t KH, int64_t KW, int64_t SH, int64_t SW, int64_t PH,
+                                 int64_t PW, int64_t DH, int64_t DW, int64_t count)
 {
     CUDA_KERNEL_LOOP(row, count)
     {
@@ -173,20 +244,72 @@ __global__ void gather_last_rows(const T *__restrict__ grad_output, const T *__r
                         if (oh < 0 || oh >= OH || ow < 0 || ow >= OW)
                             continue;
                         const T *from = image + (oh * OW + ow) * CM + c * m,
-                                *taps = packed + (kh * KW + kw) * CM + c * m;
-                        if (m == 1)
-                            sum += load_channels(taps, n) * load_channels(from, n);
+                                *taps = packed + (kh * KW + kw) * PACKED + c * m;
+                        if (m == 1 && n >= CHANNELS)
+                            sum += load_all(taps) * load_all(from);
                         else
-                            for (int64_t i = 0; i < min(n, (int64_t)CHANNELS) * m; i++)
-                                sum[i / m] += opd::load(taps + i) * opd::load(from + i);
+                            for (int64_t e = 0, k = 0; e < min(n, (int64_t)CHANNELS); e++)
+                                for (int64_t of = 0; of < m; of++, k++)
+                                    sum[e] += opd::load(taps + k) * opd::load(from + k);
                     }
                 }
                 store_channels(grad_input + (row * W + w) * C + c, sum, n);
             };
             for (int64_t c = 0; c < C; c += CHANNELS)
-                with_known(M, C - c, [&](int64_t m, int64_t n) { gather(c, m, n); });
+                with_known(c, C, M, gather);
         }
     }
+}
+
+// As sum_taps_rows, of one filter to each of fewer channels than CHANNELS: as convolve_few.
+template <class T, int BESIDE>
+__device__ __forceinline__ void sum_few(const T *input, const T *grad_output, acc_t *to,
+                                        int64_t begin, int64_t end, int64_t N, int64_t H, int64_t W,
+                                        int64_t OH, int64_t OW, int64_t C, int64_t KH, int64_t KW,
+                                        int64_t SH, int64_t SW, int64_t PH, int64_t PW, int64_t DH,
+                                        int64_t DW, int64_t first)
+{
+    const int64_t beside = CHANNELS / C, reach = beside - 1 + (BESIDE - 1) * DW;
+    const T *last = input + N * H * W * C - CHANNELS - (BESIDE - 1) * DW * C,
+            *last_g = grad_output + N * OH * OW * C - CHANNELS;
+    acc_t sum[BESIDE + 1][CHANNELS] = {};
+    for (int64_t row = begin; row < end; row++) {
+        const int64_t ih = row % OH * SH - PH + first / KW * DH;
+        const T *g = grad_output + row * OW * C, *line = input + (row / OH * H + ih) * W * C;
+        const bool reads = ih >= 0 && ih < H;
+        channels_t here[BESIDE + 1] = {};
+        for (int64_t ow = 0; ow < OW && (reads || first == 0);) {
+            const int64_t x = ow * SW - PW + first % KW * DW;
+            if (reads && SW == 1 && ow + beside <= OW && x >= 0 && x + reach < W &&
+                line + x * C <= last && g + ow * C <= last_g) {
+                const channels_t of = load_all(g + ow * C);
+                here[BESIDE] += of;
+#pragma GCC unroll 8
+                for (int k = 0; k < BESIDE; k++)
+                    here[k] += of * load_all(line + (x + k * DW) * C);
+                ow += beside;
+                continue;
+            }
+            for (int64_t c = 0; c < C; c++) {
+                const acc_t of = opd::load(g + ow * C + c);
+                sum[BESIDE][c] += of;
+                for (int k = 0; k < BESIDE; k++)
+                    if (reads && x + k * DW >= 0 && x + k * DW < W)
+                        sum[k][c] += of * opd::load(line + (x + k * DW) * C + c);
+            }
+            ow++;
+        }
+        for (int k = 0; k < BESIDE + 1; k++)
+            for (int64_t e = 0; e < beside * C; e++)
+                sum[k][e] += here[k][e];
+    }
+    for (int k = 0; k < BESIDE + (first == 0); k++)
+        for (int64_t c = 0; c < C; c++) {
+            acc_t all = 0;
+            for (int64_t e = c; e < beside * C; e += C)
+                all += sum[k][e];
+            to[(k < BESIDE ? first + k : KH * KW) * C + c] = all;
+        }
 }
 
 // Thread (channels, row of taps, part): BESIDE taps side by side, and with the first the bias's.
@@ -198,10 +321,15 @@ __global__ void sum_taps_rows(const T *__restrict__ input, const T *__restrict__
                               int64_t DH, int64_t DW, int64_t SETS, int64_t PARTS)
 {
     const int64_t share = (N * OH + PARTS - 1) / PARTS, first = blockIdx.x / SETS * BESIDE;
-    const int64_t c = blockIdx.x % SETS * CHANNELS, kh = first / KW, kw = first % KW;
+    const int64_t set = blockIdx.x % SETS * CHANNELS, kh = first / KW, kw = first % KW;
     const int64_t begin = blockIdx.y * share, end = min(N * OH, begin + share);
+    if (M == 1 && C < CHANNELS)
+        return sum_few<T, BESIDE>(input, grad_output, partial + blockIdx.y * (KH * KW + 1) * CM,
+                                  begin, end, N, H, W, OH, OW, C, KH, KW, SH, SW, PH, PW, DH, DW,
+                                  first);
     channels_t sum[BESIDE + 1] = {};
-    with_known(M, CM - c, [&](int64_t m, int64_t n) {
+    with_known(set, CM, M, [&](int64_t c, int64_t m, int64_t n) {
+        const sources inputs(c, C, m, n);
         for (int64_t row = begin; row < end; row++) {
             const int64_t ih = row % OH * SH - PH + kh * DH;
             const T *g = grad_output + row * OW * CM + c,
@@ -216,21 +344,22 @@ __global__ void sum_taps_rows(const T *__restrict__ input, const T *__restrict__
                 if (reads && inside)
 #pragma GCC unroll 8
                     for (int k = 0; k < BESIDE; k++)
-                        here[k] += of * load_sources(line + (x + k * DW) * C, c, m, n);
+                        here[k] += of * inputs.load(line + (x + k * DW) * C);
                 else if (reads)
 #pragma GCC unroll 8
                     for (int k = 0; k < BESIDE; k++)
                         if (x + k * DW >= 0 && x + k * DW < W)
-                            here[k] += of * load_sources(line + (x + k * DW) * C, c, m, n);
+                            here[k] += of * inputs.load(line + (x + k * DW) * C);
             }
 #pragma GCC unroll 8
             for (int k = 0; k < BESIDE + 1; k++)
                 sum[k] += here[k];
         }
+        acc_t *to = partial + blockIdx.y * (KH * KW + 1) * CM + c;
+        for (int k = 0; k < BESIDE + (first == 0); k++)
+            for (int64_t e = set - c; e < min(n, (int64_t)CHANNELS); e++)
+                to[(k < BESIDE ? first + k : KH * KW) * CM + e] = sum[k][e];
     });
-    acc_t *to = partial + blockIdx.y * (KH * KW + 1) * CM + c;
-    for (int k = 0; k < BESIDE + (first == 0); k++)
-        store_channels(to + (k < BESIDE ? first + k : KH * KW) * CM, sum[k], CM - c);
 }
 
 template <class T>
