@@ -219,6 +219,9 @@ __global__ void __launch_bounds__(FORMULA_BLOCK) formula_sum(F f)
         const int64_t begin = part * f.share;
         const int64_t end = formula_least(begin + f.share, place.vectors);
         const bool whole = N == 1 || f.template aligned<N>();
+        if constexpr (F::askew)
+            if (part == 0 && place.has_edge)
+                sums[0] = J::join(sums[0], f.value(place.edge, 0));
 #pragma unroll 4
         for (int64_t m = begin + other; m < end; m += OTHERS) {
             I at[F::offsets];

@@ -111,7 +111,7 @@ cpu)
     step unit run unit
     # The CUDA backend on a stand-in for NVIDIA's driver; of the tests, those that ask it for most.
     files="tests/faults/test_checked.py tests/faults/test_first_run.py tests/faults/test_postmortem.py"
-    for name in done_word graph_order graphs lanes libopd_lanes spare suspect; do
+    for name in done_word graph_order graphs lanes libopd_lanes rows spare suspect; do
         files="$files tests/functional/test_$name.py"
     done
     # Beside it lint: each keeps one processor busy.

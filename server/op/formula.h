@@ -199,7 +199,7 @@ struct formula_kernel {
     bool wide;                  // 64-bit index arithmetic
     int width;                  // elements at a time
     bool askew;                 // rows begin and end anywhere in those: a map's sizes and strides,
-                                // and rows' n_summed, count elements
+                                // and n_summed, count elements
 };
 
 // formula_text.c

@@ -110,7 +110,7 @@ static bool is_askew(const struct planner *p, const struct sum *s)
         if (!k->operands[i].written && !k->operands[i].single)
             apart += k->operands[i].offset > 0 ? 1 : -1;
     int64_t enough = apart > 0 ? ASKEW_LONG : (int64_t)ASKEW_ROW * wide;
-    return k->rows && 4 * k->width <= wide && wide <= ASKEW_WIDTH && !s->columns &&
+    return 4 * k->width <= wide && wide <= ASKEW_WIDTH && !s->columns &&
            k->summed_rank == 1 && s->n_summed >= enough && p->n >= ASKEW_LEAST;
 }
 

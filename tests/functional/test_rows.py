@@ -64,6 +64,20 @@ def test_rows_that_begin_within_a_vector(client, dtype, at):
         close(grad_b, g.sum(0), bound)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("at", [0, 1])
+def test_gradient_of_a_factor_for_each_row(client, dtype, at):
+    """Sums along rows that begin anywhere, of integers, which are exact in float32: one part of a row, and several."""
+    random = np.random.default_rng(0)
+    for shape in ([1100, 67], [340, 197], [70, 1001], [9, 8195], [1, 70001]):
+        x, grad = (client.tensor(random.integers(-2, 3, shape[0] * shape[1] + at).astype(np.float32), dtype=dtype)
+                   .view(shape, offset=at) for _ in range(2))  # fmt: skip
+        _, ctx = client.ops.mul.forward(x, client.tensor(np.ones([shape[0], 1], np.float32), dtype=dtype))
+        expected = (x.numpy().astype(np.float64) * grad.numpy()).sum(-1, keepdims=True)
+        got = ctx.backward(grad)[1].numpy().astype(np.float64)
+        assert np.abs(got - expected).max() <= (0.004 if dtype == "bfloat16" else 0) * np.abs(expected).max(), shape
+
+
 def close(got, expected, bound):
     assert np.abs(got.astype(np.float64) - expected).max() < bound * np.abs(expected).max()
 

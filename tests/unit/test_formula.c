@@ -549,7 +549,7 @@ static void test_broadcast_within_vectors(void **state)
     request.direction = PLAN_BACKWARD;
     request.wanted = 2;
     plan = build(&request);
-    check_kernels(plan, (const char *[]){ "opd::formula_sum<f_grad_w, 1, false, 8>" }, 1);
+    check_kernels(plan, (const char *[]){ "opd::formula_sum<f_grad_w, 4, false, 8>" }, 1);
     plan_free(plan);
     op_unref(op);
 }
