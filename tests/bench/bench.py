@@ -1,31 +1,39 @@
 """Kernels beside the best that PyTorch can do: `make bench-operators`, the figures of docs/benchmarks.md.
 
-    bench.py [--quick] [--only GROUP]... [--match TEXT]... [--dtype DTYPE]... [--batch N]... [--no-compile]
-             [--rows] [--docs FILE] [--svg FILE] [--seconds N] [--device cuda:0|cpu]
+    bench.py [--quick] [--only GROUP]... [--match TEXT]... [--dtype DTYPE]... [--batch N]...
+             [--no-compile [GROUP]]... [--rows] [--docs FILE] [--svg FILE] [--seconds N] [--device cuda:0|cpu]
 
 Every operator that opd comes with, forward and backward, in float32, bfloat16 and float16, on shapes
 of networks. PyTorch's side is the fastest of what a user can pick: for images NCHW and channels_last,
 with and without cudnn.benchmark; eager and torch.compile(mode="max-autotune-no-cudagraphs"). Times
 are of kernels alone (timing.py); sides take turns. A table of each operator, direction and dtype:
 how many times as fast as PyTorch's best, as geometric mean over the shapes; the worst and its shape;
-what is moved and computed a second at most, beside the card's copy and product of matrices. Float32
-is float32: TF32 is off. --rows adds a line for each shape. --match: of a group those operators alone
-whose name and shape have one of the texts ("7×7", "513×513"). --docs writes what was measured into the
-table of docs/benchmarks.md; rows of which nothing was measured stay. --quick takes a minute at most: one shape
+what is moved and computed a second at most, beside the card's copy and product of matrices; and how
+often each of PyTorch's ways was the fastest. Float32 is float32: TF32 is off.
+
+All cores first compile what torch.compile makes of each case, and opd's kernels; what it chooses by
+time it chooses in the run, when the device is quiet. --no-compile: without it, or without it for a
+group. --rows adds a line for each shape. --match: of a group those operators alone whose name and
+shape have one of the texts ("7×7", "513×513"). --docs writes what was measured into the table of
+docs/benchmarks.md; rows of which nothing was measured stay. --quick takes a minute at most: one shape
 or some of each, without torch.compile, for images with cudnn.benchmark alone. It ends after 45
-seconds, or --seconds, and tells what was measured so far, as ^C does. Exits 1 if values differ or a
-case fails.
+seconds, or --seconds, of which half at most compile ahead, and tells what was measured so far, as ^C
+does. Exits 1 if values differ or a case fails.
 """
 
 import argparse
 import itertools
 import math
+import os
 import re
 import statistics
+import subprocess
 import sys
 import time
 import traceback
 import warnings
+from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +54,9 @@ TURN, TURNS = 0.004, 5  # seconds of each side in a turn
 CLOSE = 1.25  # ways that take so much longer than the fastest are not looked at again
 SLOW = 0.05  # seconds of a call, of which fewer are made
 BATCHES = (1, 8, 32, 128)
+WORKER_MEMORY = 8 << 30  # of the device, for a process that compiles
+# For them torch.compile chooses kernels by their times while it compiles, and keeps what it has chosen.
+CHOOSES = ("depthwise", "channels_last", "lltm", "lltm_sequence")
 
 # Channels, rows and columns, window, stride: the depthwise layers of each network.
 NETWORKS = {
@@ -146,22 +157,26 @@ def bytes_of(tensors):
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def find_ways(case, compiles, quick):
+def find_formats(case):
+    return {f" {name}": cases.as_format(name, case.inputs) for name in case.formats} or {"": case.inputs}
+
+
+def find_eager(case, quick):
     """(name, function, inputs, cudnn.benchmark) of each that a user can pick; quick: of most."""
-    formats = {f" {name}": cases.as_format(name, case.inputs) for name in case.formats} or {"": case.inputs}
-    for name, inputs in formats.items():
+    for name, inputs in find_formats(case).items():
         if not (case.formats and quick):
             yield f"eager{name}", case.theirs, inputs, False
         if case.formats:
             yield f"eager{name}, cudnn.benchmark", case.theirs, inputs, True
-    # torch.compile leaves a convolution to the same libraries: one batch shows it.
-    if compiles and (len(case.inputs[0]) == 32 or not case.operator.startswith("depthwise")):
-        for name, inputs in formats.items():
-            torch._dynamo.reset()
-            options = {"mode": "max-autotune-no-cudagraphs", "dynamic": False}
-            made = (case.compiled(torch.compile(cases.cell, **options)) if case.compiled
-                    else torch.compile(case.theirs, **options))  # fmt: skip
-            yield f"compiled{name}", made, inputs, True
+
+
+def find_compiled(case):
+    for name, inputs in find_formats(case).items():
+        torch._dynamo.reset()
+        options = {"mode": "max-autotune-no-cudagraphs", "dynamic": False}
+        made = (case.compiled(torch.compile(cases.cell, **options)) if case.compiled
+                else torch.compile(case.theirs, **options))  # fmt: skip
+        yield f"compiled{name}", made, inputs, True
 
 
 class Bench:
@@ -196,11 +211,22 @@ class Bench:
         wanted = [case.inputs[i] for i in case.wanted] or case.inputs
         return bytes_of(made) + bytes_of(wanted) + case.reads * bytes_of(case.inputs), case.flops * case.back
 
+    def find_ways(self, group, case):
+        yield from find_eager(case, self.args.quick)
+        if self.compiles(group, case):
+            yield from find_compiled(case)
+
+    def compiles(self, group, case):
+        if self.args.quick or not self.timer.gpu or {"all", group} & set(self.args.no_compile):
+            return False
+        # torch.compile leaves a convolution to the same libraries: one batch shows it.
+        return case.inputs[0].shape[0] == 32 or not case.operator.startswith("depthwise")
+
     def measure(self, group, case, backward):
         direction = "backward" if backward else "forward"
         ours = self.prepare(case, case.ours, case.inputs, backward)
         roughs, best = [], math.inf
-        for name, function, inputs, benchmark in find_ways(case, self.args.compiles, self.args.quick):
+        for name, function, inputs, benchmark in self.find_ways(group, case):
             torch.backends.cudnn.benchmark = benchmark
             try:
                 call = self.prepare(case, function, inputs, backward)
@@ -274,24 +300,62 @@ class Bench:
                 shown = cases.spell(shape)
                 self.add(Row("optimizers", name, "step", self.name, shown, a, b, speed, way, moved, flops))
 
-    def run(self):
-        """Group by group, so that what is reached is whole."""
+    def find_cases(self):
+        """(group, case, backward), group by group, so that what is reached is whole; of optimizers no case."""
         dtypes = self.args.dtype or ["float32", "bfloat16", "float16"][: 2 if self.args.quick else 3]
-        self.card = {d: measure_card(self.timer, self.args.device, getattr(torch, d)) for d in dtypes}
-        until = time.perf_counter() + self.args.seconds
-        for name, dtype in itertools.product(self.args.only or [*GROUPS, "optimizers"], dtypes):
+        for group, dtype in itertools.product(self.args.only or [*GROUPS, "optimizers"], dtypes):
             self.name, self.make = dtype, cases.Maker(self.args.device, getattr(torch, dtype))
-            if name == "optimizers":
-                self.attempt(name, self.time_optimizers)
+            if group == "optimizers":
+                yield group, None, False
                 continue
-            for case, backward in itertools.product(GROUPS[name](self), (False, True)):
-                if time.perf_counter() > until:
-                    print(f"after {self.args.seconds:.0f} s, at {case.operator} of {name} in {dtype}; so far:")
-                    return
-                if (backward and not case.back) or not self.matches(case):
-                    continue
-                with torch.set_grad_enabled(backward):
-                    self.attempt(f"{case.operator} {case.shape}", self.measure, name, case, backward)
+            for case in GROUPS[group](self):
+                for backward in (False, True):
+                    if (case.back or not backward) and self.matches(case):
+                        yield group, case, backward
+
+    def compile_ahead(self, socket, until):
+        """On all cores what run() will compile, into caches that it finds it in."""
+        free, _ = torch.cuda.mem_get_info(self.args.device)
+        n = max(1, min(os.cpu_count() - 1, free // WORKER_MEMORY))
+        environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        command = [sys.executable, *sys.argv, "--share", socket, str(n)]
+        workers = [subprocess.Popen([*command, str(i)], env=environment) for i in range(n)]
+        try:
+            for worker in workers:
+                worker.wait(max(0, until - time.perf_counter()) if until < math.inf else None)
+        except subprocess.TimeoutExpired:
+            print("not all is compiled ahead", flush=True)
+        finally:
+            for worker in workers:
+                worker.terminate()
+                worker.wait()
+
+    def compile_share(self, n, i):
+        for group, case, backward in itertools.islice(self.find_cases(), i, None, n):
+            if not case:
+                continue
+            ways = [(case.ours, case.inputs)]
+            if self.compiles(group, case):
+                ways = itertools.chain(ways, ((made, inputs) for _, made, inputs, _ in find_compiled(case)))
+            keeps = torch._inductor.config.patch(fx_graph_cache=group not in CHOOSES)
+            with torch.set_grad_enabled(backward), keeps:
+                for function, inputs in ways:
+                    with suppress(Exception):  # it will be told when it is measured
+                        self.prepare(case, function, inputs, backward)()
+
+    def run(self, until):
+        for group, case, backward in self.find_cases():
+            if time.perf_counter() > until:
+                what = f"{case.operator} of {group}" if case else group
+                print(f"after {self.args.seconds:.0f} s, at {what} in {self.name}; so far:")
+                return
+            if self.name not in self.card:
+                self.card[self.name] = measure_card(self.timer, self.args.device, self.make.dtype)
+            if not case:
+                self.attempt(group, self.time_optimizers)
+                continue
+            with torch.set_grad_enabled(backward):
+                self.attempt(f"{case.operator} {case.shape}", self.measure, group, case, backward)
 
 
 # ---- what is told
@@ -308,10 +372,11 @@ def tell(rows, card):
         print(f"| {operator} {direction} {dtype} | {len(found)} | {mean(r.speed for r in found):.2f} | {worst.speed:.2f} "
               f"| {worst.shape} ({worst.way}) | {bandwidth / 1e12:.2f} TB/s | {bandwidth / card[dtype][0]:.2f} "
               f"| {peak / 1e12:.2f} T | {peak / card[dtype][1]:.2f} | {peers} |")  # fmt: skip
-    print("\n| group | shapes and dtypes | × PyTorch's best | below 1 | worst |\n|---|---|---|---|---|")
+    print("\n| group | shapes and dtypes | × PyTorch's best | below 1 | worst | which is |\n|---|---|---|---|---|---|")
     for (group, direction), found in grouped(rows, lambda r: (r.group, r.direction)):
-        of = [r.speed for r in found]
-        print(f"| {group} {direction} | {len(of)} | {mean(of):.2f} | {sum(s < 1 for s in of)} | {min(of):.2f} |")
+        of, ways = [r.speed for r in found], Counter(r.way for r in found)
+        print(f"| {group} {direction} | {len(of)} | {mean(of):.2f} | {sum(s < 1 for s in of)} | {min(of):.2f} "
+              f"| {', '.join(f'{way}: {n}' for way, n in ways.most_common())} |")  # fmt: skip
 
 
 DOCS_DTYPES = ("float32", "bfloat16")  # side by side in the table of docs/benchmarks.md
@@ -375,13 +440,13 @@ def read_args():
     parser.add_argument("--match", action="append")
     parser.add_argument("--dtype", action="append", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--batch", action="append", type=int)
-    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--no-compile", action="append", nargs="?", const="all", default=[], choices=["all", *GROUPS])
+    parser.add_argument("--share", nargs=3, help=argparse.SUPPRESS)  # a socket, so many processes, which of them this is
     parser.add_argument("--rows", action="store_true")
     parser.add_argument("--docs", type=Path)
     parser.add_argument("--svg", type=Path)
     args = parser.parse_args()
     args.seconds = args.seconds or (45 if args.quick else math.inf)
-    args.compiles = not args.quick and not args.no_compile and args.device != "cpu"
     return args
 
 
@@ -391,16 +456,25 @@ def main():
     torch.backends.cudnn.allow_tf32 = False
     torch._dynamo.config.recompile_limit = 64
     torch._functorch.config.donated_buffer = False  # the backward is run many times
+    torch._inductor.config.autotune_local_cache = False  # what is chosen beside other work is not kept
+    begun = time.perf_counter()
+    b = Bench(args)
+    if args.share:
+        opd.torch.use(args.share[0])
+        with torch.cuda.stream(b.stream), suppress(KeyboardInterrupt):
+            b.compile_share(*map(int, args.share[1:]))
+        return
     daemon = Daemon(device=args.device)
     client = daemon.connect()
     opd.torch.use(daemon.socket)
-    begun = time.perf_counter()
     device = client.status()["devices"][0]
     print(f"opd {client.info['version']} on {device['model']}, PyTorch {torch.__version__}", flush=True)
-    b = Bench(args)
     try:
+        if b.timer.gpu and not args.quick:
+            b.compile_ahead(daemon.socket, begun + args.seconds / 2)
+            print(f"compiled ahead: {time.perf_counter() - begun:.0f} s", flush=True)
         with torch.cuda.stream(b.stream):  # None: nothing
-            b.run()
+            b.run(begun + args.seconds)
     except KeyboardInterrupt:
         print("interrupted; so far:")
     finally:
@@ -413,7 +487,7 @@ def main():
     print(f"\n({time.perf_counter() - begun:.0f} s)")
     if args.docs:
         write_docs(args.docs, b.rows)
-    if args.svg:
+    if args.svg and b.rows:
         draw(args.svg, b.rows, b.card)
     sys.exit(b.failures > 0)
 

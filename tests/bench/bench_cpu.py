@@ -40,9 +40,12 @@ def find_cases(make, large):
     yield from cases.rows(make, *((1024, 1024) if large else (32, 32)))
     x = make.normal(*((1024, 1024) if large else (32, 32)))
     yield cases.Case("flatten", cases.spell(x.shape), cases.ops.flatten, torch.flatten, [x])
+    images = []
     for layer in ((8, 64, 56, 3, 1), (8, 96, 56, 3, 2), (8, 120, 28, 5, 1), (4, 96, 56, 7, 1)):
-        yield from cases.depthwise(make, *(layer if large else (1, 8, 8, *layer[3:])))
-    yield from cases.upsample(make, *(((4, 32, 64, 64), (128, 128)) if large else ((1, 1, 32, 32), (64, 64))))
+        images += cases.depthwise(make, *(layer if large else (1, 8, 8, *layer[3:])))
+    images += cases.upsample(make, *(((4, 32, 64, 64), (128, 128)) if large else ((1, 4, 32, 32), (64, 64))))
+    yield from images
+    yield from cases.channels_last(images)
     for steps in 0, 20 if large else 10:
         yield from cases.recurrent(make, *((128, 256, 256) if large else (16, 32, 128)), steps)
     yield from cases.pcl_loss(make, *((2000, 21, 100) if large else (30, 5, 4)))
