@@ -65,11 +65,10 @@ __device__ __forceinline__ void formula_store(T *p, const vec<A, N> &v)
 template <class F, int N> __device__ __forceinline__ void formula_map_block(const F &f, uint32_t block)
 {
     const int64_t i = (int64_t)block * FORMULA_MAP_BLOCK + threadIdx.x, first = i * N;
-    if (first >= f.n)
-        return;
+    const bool whole = f.template aligned<N>();
     typename F::index at[F::offsets];
-    f.locate(i, at);
-    if (first + N <= f.n && f.template aligned<N>()) {
+    if (whole && first + N <= f.n) {
+        f.locate(i, at);
         typename F::template elements<N> e;
         f.load(e, at, 0);
 #pragma unroll
@@ -78,13 +77,24 @@ template <class F, int N> __device__ __forceinline__ void formula_map_block(cons
         f.store(e, at, 0);
         return;
     }
-    const int64_t left = f.n - first;
-    for (int k = 0; k < (left < N ? left : N); k++) {
-        typename F::template elements<1> e;
-        f.load(e, at, k);
-        f.compute(e, 0);
-        f.store(e, at, k);
-    }
+    // One by one those of the last vector, or, where vectors are not aligned, of the block those
+    // that lie as far apart as it has threads: a warp's lie side by side.
+    const int64_t from = whole ? first : first - (int64_t)threadIdx.x * (N - 1);
+    const int step = whole ? 1 : FORMULA_MAP_BLOCK;
+    typename F::template elements<1> each[N];
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        if (from + k * step < f.n) {
+            f.locate((from + k * step) / N, at);
+            f.load(each[k], at, (from + k * step) % N);
+        }
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        if (from + k * step < f.n) {
+            f.locate((from + k * step) / N, at);
+            f.compute(each[k], 0);
+            f.store(each[k], at, (from + k * step) % N);
+        }
 }
 
 template <class F, int N> __global__ void __launch_bounds__(FORMULA_MAP_BLOCK) formula_map(F f)
@@ -176,15 +186,17 @@ template <class F, int N> struct formula_place {
             vectors = (f.n_summed - before) / N;
             const int behind = (int)(f.n_summed - before - vectors * N);
             has_edge = lane < before + behind;
-            const I k = !has_edge ? 0 : lane < before ? lane : lane + vectors * N;
-#pragma unroll
-            for (int t = 0; t < F::offsets; t++) {
-                const bool stays = f.summed.stride[t][0] == 0;
-                at_edge[t] = base[t] + (stays ? 0 : k);
-                base[t] += stays ? 0 : before;
-            }
+            find_element(f, !has_edge ? 0 : lane < before ? lane : lane + vectors * N, at_edge);
+            find_element(f, before, base);
             f.load(edge, at_edge, 0);
         }
+    }
+    // Offsets of an element, of one dimension that is summed over.
+    __device__ __forceinline__ void find_element(const F &f, int64_t m, I *at) const
+    {
+#pragma unroll
+        for (int t = 0; t < F::offsets; t++)
+            at[t] = base[t] + (f.summed.stride[t][0] == 0 ? 0 : (I)m);
     }
     // Offsets of the m-th vector.
     __device__ __forceinline__ void find(const F &f, int64_t m, I *at) const
@@ -233,12 +245,15 @@ __global__ void __launch_bounds__(FORMULA_BLOCK) formula_sum(F f)
                 for (int k = 0; k < N; k++)
                     sums[COLUMNS ? k : 0] = J::join(sums[COLUMNS ? k : 0], f.value(e, k));
             } else {
+                // Where all threads have one, a warp's elements lie side by side.
+                const bool spread = !COLUMNS && F::summed_rank == 1 && m - other + OTHERS <= end;
+                if (spread)
+                    place.find_element(f, (m - other) * N + other, at);
+                typename F::template elements<N> e;
+                f.load_each(e, at, spread ? OTHERS : 1);
 #pragma unroll
-                for (int k = 0; k < N; k++) {
-                    typename F::template elements<1> e;
-                    f.load(e, at, k);
-                    sums[COLUMNS ? k : 0] = J::join(sums[COLUMNS ? k : 0], f.value(e, 0));
-                }
+                for (int k = 0; k < N; k++)
+                    sums[COLUMNS ? k : 0] = J::join(sums[COLUMNS ? k : 0], f.value(e, k));
             }
         }
     }
@@ -335,8 +350,17 @@ template <class F, int N, int LANES, int ITEMS> struct formula_reader {
             if constexpr (WHOLE)
                 f.load(held[i], at, 0);
             else
-                f.load_each(held[i], at);
+                f.load_each(held[i], at, spread(m, at));
         }
+    }
+    // Where all of a row's threads have a vector that is not aligned, theirs lie side by side, each
+    // so far from its next: that, else 1.
+    template <class M> __device__ __forceinline__ int spread(M m, I *at) const
+    {
+        if (F::summed_rank > 1 || m - lane + LANES > (M)place.vectors)
+            return 1;
+        place.find_element(f, (m - lane) * N + lane, at);
+        return LANES;
     }
     template <class M> __device__ __forceinline__ int count(M from) const
     {
@@ -349,7 +373,7 @@ template <class F, int N, int LANES, int ITEMS> struct formula_reader {
         if (whole)
             f.store(e, at, 0);
         else
-            f.store_each(e, at);
+            f.store_each(e, at, spread(m, at));
     }
     __device__ __forceinline__ bool is_first() const
     {

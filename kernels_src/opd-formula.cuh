@@ -9,7 +9,7 @@
 //   load, store, aligned N at a time, from k elements behind the offsets
 //   compute, value       of the k-th of those elements
 // and, where sums are made,
-//   load_each, store_each N elements, none of them aligned
+//   load_each, store_each N elements `step` apart, none of them aligned
 //   askew                whether a row begins and ends anywhere in vectors; it has whole ones all the
 //                        same, in the tensors of the whole shape. Of the others, whose rows begin
 //                        elsewhere, load reads element by element; in a map it finds each anew.

@@ -121,15 +121,16 @@ static void write_elements(const struct formula_kernel *k, struct buf *out)
 
 // Elements of an operand, each from a place of its own: behind its offset, or, in a map, where rows
 // begin anywhere in a vector, where each is found to be.
-static void write_each(const struct formula_kernel *k, int i, const char *behind, struct buf *out)
+static void write_each(const struct formula_kernel *k, int i, bool each, struct buf *out)
 {
     const struct formula_operand *o = &k->operands[i];
-    const char *name = operand_name(k, i);
+    const char *name = operand_name(k, i), *behind = each ? "" : " + k";
+    const char *j = each ? "j * step" : "j";
     buf_append_str(out, "        for (int j = 0; j < N; j++) {\n            ");
     if (o->written)
-        buf_printf(out, "o_%s[at[%d] + j] = e.r_%s[j];\n", name, o->offset, name);
+        buf_printf(out, "o_%s[at[%d] + %s] = e.r_%s[j];\n", name, o->offset, j, name);
     else if (k->rank == 0 || o->offset == 0)
-        buf_printf(out, "e.e_%s[j] = p_%s[at[%d]%s + j];\n", name, name, o->offset, behind);
+        buf_printf(out, "e.e_%s[j] = p_%s[at[%d]%s + %s];\n", name, name, o->offset, behind, j);
     else
         buf_printf(out,
                    "index its[offsets - 1] = {};\n"
@@ -139,8 +140,8 @@ static void write_each(const struct formula_kernel *k, int i, const char *behind
     buf_append_str(out, "        }\n");
 }
 
-// load and store of a vector at once, but of what lies apart; load_each and store_each where it is
-// not aligned.
+// load and store of a vector at once, but of what lies apart; load_each and store_each, where it is
+// not aligned, of elements `step` apart.
 static void write_transfer(const struct formula_kernel *k, bool written, bool each, struct buf *out)
 {
     const char *behind = each ? "" : " + k";
@@ -148,14 +149,14 @@ static void write_transfer(const struct formula_kernel *k, bool written, bool ea
                "    template <int N> __device__ __forceinline__ void %s%s(%selements<N> &e, "
                "const index *at%s) const\n    {\n",
                written ? "store" : "load", each ? "_each" : "", written ? "const " : "",
-               each ? "" : ", int64_t k");
+               each ? ", int step" : ", int64_t k");
     for (int i = 0; i < k->n_operands; i++) {
         const struct formula_operand *o = &k->operands[i];
         const char *name = operand_name(k, i);
         if (o->written != written || o->of_row)
             continue;
         if (!o->single && (each || is_apart(k, o)))
-            write_each(k, i, behind, out);
+            write_each(k, i, each, out);
         else if (written)
             buf_printf(out, "        opd::formula_store(o_%s + at[%d]%s, e.r_%s);\n", name,
                        o->offset, behind, name);
@@ -360,8 +361,9 @@ void formula_write(const struct formula_kernel *k, struct buf *out)
     write_transfer(k, false, false, out);
     if (k->n_sums == 0)
         write_transfer(k, true, false, out);
-    if (k->rows) {
+    if (k->rows || k->n_sums > 0)
         write_transfer(k, false, true, out);
+    if (k->rows) {
         write_transfer(k, true, true, out);
         write_run(k, out);
     } else if (k->n_sums > 0) {

@@ -78,6 +78,19 @@ def test_gradient_of_a_factor_for_each_row(client, dtype, at):
         assert np.abs(got - expected).max() <= (0.004 if dtype == "bfloat16" else 0) * np.abs(expected).max(), shape
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_elements_of_views_that_are_not_aligned(client, dtype):
+    """Blocks of them and what is left, and a row that each of many goes with: small integers, exact in both."""
+    random = np.random.default_rng(0)
+    for shape in ([5], [4096], [100003], [300, 257], [70, 1000]):
+        x, y, row = (
+            client.tensor(random.integers(-8, 9, np.prod(s) + at).astype(np.float32), dtype=dtype).view(s, offset=at)
+            for s, at in ((shape, 1), (shape, 3), (shape[-1:], 2))
+        )
+        for other in y, row:
+            assert np.array_equal(client.ops.mul(x, other).numpy(), x.numpy() * other.numpy()), shape
+
+
 def close(got, expected, bound):
     assert np.abs(got.astype(np.float64) - expected).max() < bound * np.abs(expected).max()
 
