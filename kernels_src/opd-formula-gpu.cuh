@@ -78,23 +78,28 @@ template <class F, int N> __device__ __forceinline__ void formula_map_block(cons
         return;
     }
     // One by one those of the last vector, or, where vectors are not aligned, of the block those
-    // that lie as far apart as it has threads: a warp's lie side by side.
+    // that lie as far apart as it has threads: a warp's lie side by side. AT_ONCE have room in the
+    // registers that a vector takes.
     const int64_t from = whole ? first : first - (int64_t)threadIdx.x * (N - 1);
     const int step = whole ? 1 : FORMULA_MAP_BLOCK;
-    typename F::template elements<1> each[N];
+    enum { AT_ONCE = N > 1 ? N / 2 : 1 };
+#pragma unroll 1
+    for (int64_t m = from; m < f.n && m < from + N * step; m += AT_ONCE * step) {
+        typename F::template elements<1> each[AT_ONCE];
 #pragma unroll
-    for (int k = 0; k < N; k++)
-        if (from + k * step < f.n) {
-            f.locate((from + k * step) / N, at);
-            f.load(each[k], at, (from + k * step) % N);
-        }
+        for (int k = 0; k < AT_ONCE; k++)
+            if (m + k * step < f.n) {
+                f.locate((m + k * step) / N, at);
+                f.load(each[k], at, (m + k * step) % N);
+            }
 #pragma unroll
-    for (int k = 0; k < N; k++)
-        if (from + k * step < f.n) {
-            f.locate((from + k * step) / N, at);
-            f.compute(each[k], 0);
-            f.store(each[k], at, (from + k * step) % N);
-        }
+        for (int k = 0; k < AT_ONCE; k++)
+            if (m + k * step < f.n) {
+                f.locate((m + k * step) / N, at);
+                f.compute(each[k], 0);
+                f.store(each[k], at, (m + k * step) % N);
+            }
+    }
 }
 
 template <class F, int N> __global__ void __launch_bounds__(FORMULA_MAP_BLOCK) formula_map(F f)
@@ -244,16 +249,23 @@ __global__ void __launch_bounds__(FORMULA_BLOCK) formula_sum(F f)
 #pragma unroll
                 for (int k = 0; k < N; k++)
                     sums[COLUMNS ? k : 0] = J::join(sums[COLUMNS ? k : 0], f.value(e, k));
+            } else if constexpr (COLUMNS) {
+#pragma unroll
+                for (int k = 0; k < N; k++) {
+                    typename F::template elements<1> e;
+                    f.load(e, at, k);
+                    sums[k] = J::join(sums[k], f.value(e, 0));
+                }
             } else {
                 // Where all threads have one, a warp's elements lie side by side.
-                const bool spread = !COLUMNS && F::summed_rank == 1 && m - other + OTHERS <= end;
+                const bool spread = F::summed_rank == 1 && m - other + OTHERS <= end;
                 if (spread)
                     place.find_element(f, (m - other) * N + other, at);
                 typename F::template elements<N> e;
                 f.load_each(e, at, spread ? OTHERS : 1);
 #pragma unroll
                 for (int k = 0; k < N; k++)
-                    sums[COLUMNS ? k : 0] = J::join(sums[COLUMNS ? k : 0], f.value(e, k));
+                    sums[0] = J::join(sums[0], f.value(e, k));
             }
         }
     }
