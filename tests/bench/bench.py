@@ -56,7 +56,7 @@ SLOW = 0.05  # seconds of a call, of which fewer are made
 BATCHES = (1, 8, 32, 128)
 WORKER_MEMORY = 8 << 30  # of the device, for a process that compiles
 # For them torch.compile chooses kernels by their times while it compiles, and keeps what it has chosen.
-CHOOSES = ("depthwise", "channels_last", "lltm", "lltm_sequence")
+CHOOSES = ("lltm", "lltm_sequence")
 
 # Channels, rows and columns, window, stride: the depthwise layers of each network.
 NETWORKS = {
@@ -225,48 +225,49 @@ class Bench:
     def measure(self, group, case, backward):
         direction = "backward" if backward else "forward"
         ours = self.prepare(case, case.ours, case.inputs, backward)
-        roughs, best = [], math.inf
+        ways, best = {}, math.inf
         for name, function, inputs, benchmark in self.find_ways(group, case):
             torch.backends.cudnn.benchmark = benchmark
             try:
                 call = self.prepare(case, function, inputs, backward)
-                if not roughs and (not backward or case.same_slopes):
+                if not ways and (not backward or case.same_slopes):
                     self.check(as_list(ours()), as_list(call()))
-                rough = self.timer.rough(call)
+                ways[name] = self.look_at(call)
             except Exception as e:
                 if not name.startswith("compiled"):
                     raise
                 print(f"{case.operator} {case.shape}, {name}: {e!r:.300}", file=sys.stderr, flush=True)
                 continue
-            best = min(best, rough)
-            roughs = [r for r in [*roughs, (rough, name, call, benchmark)] if r[0] <= CLOSE * best]
-        row = self.take_turns(f"{case.operator} {case.shape}", ours, roughs, make_peers(case, backward))
+            best = min(best, ways[name][0])
+            ways = {way: seen for way, seen in ways.items() if seen[0] <= CLOSE * best}
+        row = self.take_turns(f"{case.operator} {case.shape}", ours, ways, make_peers(case, backward))
         moved, flops = self.count(case, backward)
         self.add(Row(group, case.operator, direction, self.name, case.shape, *row[:4], moved, flops, row[4]))
 
-    def take_turns(self, what, ours, roughs, peers):
-        sides = {"opd": self.repeated(ours, False)}
-        sides |= {name: self.repeated(call, benchmark) for _, name, call, benchmark in roughs}
+    def look_at(self, call):
+        """(seconds of a call, roughly; what gives them anew), of the device's time alone, as in turns."""
+        replay = self.timer.repeated(call, TURN)
+        return min(replay(), replay()), replay
+
+    def take_turns(self, what, ours, ways, peers):
+        torch.backends.cudnn.benchmark = False
+        sides = {"opd": self.timer.repeated(ours, TURN)}
+        sides |= {name: replay for name, (_, replay) in ways.items()}
         for name, call in list(peers.items()):
             try:
-                sides[name] = self.repeated(call, False)
+                sides[name] = self.timer.repeated(call, TURN)
             except Exception as e:  # whatever theirs is
                 print(f"{what}, {name}: {e!r:.300}", file=sys.stderr, flush=True)
                 del peers[name]
-        turns = 2 if min(r[0] for r in roughs) > SLOW else self.turns
+        turns = 2 if min(rough for rough, _ in ways.values()) > SLOW else self.turns
         times = {name: [] for name in sides}
         for _ in range(turns):
             for name, replay in sides.items():
                 times[name].append(replay())
         median = {name: statistics.median(of) for name, of in times.items()}
-        way = min((r[1] for r in roughs), key=median.get)
+        way = min(ways, key=median.get)
         speed = statistics.median(b / a for a, b in zip(times["opd"], times[way]))
         return median["opd"], median[way], speed, way, {p: median[p] / median["opd"] for p in peers}
-
-    def repeated(self, call, benchmark):
-        torch.backends.cudnn.benchmark = benchmark
-        self.timer.rough(call)
-        return self.timer.repeated(call, TURN)
 
     def check(self, ours, theirs):
         for a, b in zip(ours, theirs):
@@ -295,8 +296,8 @@ class Bench:
         for many, shape in ((1, (1 << 26,)), (1, (1024, 4096)), (161, (1 << 16,))):
             shape = shape if self.timer.gpu else (1 << 10,)
             for name, ours, ways, moved, flops in cases.optimizers(self.make, many, *shape):
-                roughs = [(self.timer.rough(step), way, step, False) for way, step in ways.items()]
-                a, b, speed, way, _ = self.take_turns(name, ours, roughs, {})
+                seen = {way: self.look_at(step) for way, step in ways.items()}
+                a, b, speed, way, _ = self.take_turns(name, ours, seen, {})
                 shown = cases.spell(shape)
                 self.add(Row("optimizers", name, "step", self.name, shown, a, b, speed, way, moved, flops))
 
@@ -457,6 +458,9 @@ def main():
     torch._dynamo.config.recompile_limit = 64
     torch._functorch.config.donated_buffer = False  # the backward is run many times
     torch._inductor.config.autotune_local_cache = False  # what is chosen beside other work is not kept
+    # Of 100 depthwise convolutions it chose the library for each; a kernel of its own took 5 times as long at least,
+    # 7,000 at the median, and minutes to be tried.
+    torch._inductor.config.max_autotune_conv_backends = "ATEN"
     begun = time.perf_counter()
     b = Bench(args)
     if args.share:

@@ -25,14 +25,10 @@ class Timer:
         end.synchronize()
         return begin.elapsed_time(end) / 1e3
 
-    def rough(self, call):
-        """Seconds of a call, after some that load, choose and compile what it needs."""
-        for _ in range(3):
-            call()
-        return min(self.between_events(call) for _ in range(2))
-
     def repeated(self, call, seconds):
         """A function that gives the seconds of a call, from as many of them as take so long."""
+        for _ in range(3):  # loads, chooses and compiles what it needs
+            call()
         loops = max(1, min(100, int(seconds / self.between_events(call))))
 
         def loop():
@@ -56,7 +52,5 @@ def measure_card(timer, device, dtype):
     n = 8192 if timer.gpu else 256
     a = torch.randn(n, n, device=device, dtype=dtype)
     copy, product = (lambda: torch.neg(x, out=y)), (lambda: a @ a)  # copy_() is not the fastest
-    for call in copy, product:
-        timer.rough(call)
     return (8 * x.numel() / min(timer.repeated(copy, 0.02)() for _ in range(3)),
             2 * n**3 / min(timer.repeated(product, 0.05)() for _ in range(3)))  # fmt: skip
