@@ -22,7 +22,7 @@
 //! shape   bias [CM]; output [N, CM, OH, OW]
 //! batch   N; C CM
 //! linear  input bias; weight bias
-//! channels_last depthwise_conv2d_nhwc input output when CM == C && KH*KW <= 49 && max(SH, SW, DH, DW) <= 2
+//! channels_last depthwise_conv2d_nhwc input output when CM == C && (cpu ? C*sizeof(acc_t) >= 32 || SH*SW == 1 : KH*KW <= 49 && max(SH, SW, DH, DW) <= 2)
 //! let     M = CM / C; VEC = 16 / sizeof(scalar_t); TAPS = KW <= 7 ? KW : 0; NEAR = max(SH, SW) <= 4 && \
 //!           fits32(HW, 2*H + 4*PH, 2*W + 4*PW, N*CM*(OH + 8)*OW, N*C*(H + 8*SH)*(W + 2))
 // SMALL: window, stride and dilation are compiled in. FLAT: long windows of one row. TINY: no waiting for shared memory.
@@ -80,6 +80,21 @@
 //! let     SUMMED = (LONG ? VEC < 8 || N*OH < 16 || !WEIGHT_TILED : max(KH, KW) > 7 ? !WEIGHT_TILED && KW <= 31 \
 //!           : (max(SH, SW, DH, DW) > 2 || (KH*KW <= 25 && !FEW && STRIPS <= 128) || FASTEST)) \
 //!           && max(SH, SW) <= 4 && (SUM_KH - 1)*DH <= 128 && KH <= 65535 && SUM_BYTES <= 63488 && fits32((H + 2*PH)*W, OHW, N*CM, OH*SH)
+// On the CPU tiles of outputs, for which channels of inputs become vectors of 64 bytes: so many of them.
+//! let     REACH_H, REACH_W = (KH - 1)*DH, (KW - 1)*DW; BELOW = OW < 7 && OH >= 7
+//! let     OUT_WIDE = REACH_H > 12 ? 28 : 56; OUT_COLUMNS = OW <= OUT_WIDE ? OW : cdiv(OW, 7*cdiv(OW, OUT_WIDE))*7
+//! let     IN_COLUMNS = ((BELOW ? OUT_COLUMNS : max(OUT_COLUMNS, 7)) - 1)*SW + REACH_W + 1; IN_MOST = REACH_H > 12 ? 2240 : 1024
+//! let     OUT_ROWS = cdiv(OH, cdiv(OH, IN_COLUMNS*(H + BELOW*(REACH_H + SH)) <= IN_MOST ? OH : max(1, (IN_MOST / IN_COLUMNS - REACH_H - 1) / SH + 1)))
+//! let     IN_ROWS = BELOW ? (max(OUT_ROWS, 7) - 1)*SH + REACH_H + 1 : min(H, (OUT_ROWS - 1)*SH + REACH_H + 1)
+//! let     TILES_DOWN = cdiv(OH, OUT_ROWS); TILES_ALONG = cdiv(OW, OUT_COLUMNS); CPU_BYTES = 64*(KH*KW + IN_COLUMNS*IN_ROWS)
+//! let     CPU_TILED = cpu && CM*sizeof(acc_t) >= 32 && CPU_BYTES <= 229376; CPU_BLOCKS = N*cdiv(CM*sizeof(acc_t), 64)*TILES_DOWN*TILES_ALONG
+//! let     SUM_TILE = 64*(KH*KW + OUT_ROWS*OUT_COLUMNS + IN_COLUMNS*((OUT_ROWS - 1)*SH + REACH_H + 1)); SUM_VECTORS = cpu && CM*sizeof(acc_t) >= 256 && SUM_TILE <= 229376
+//! again   TURN : H, W, OH, OW, PH, PW = OH, OW, H, W, REACH_H - PH, REACH_W - PW
+// Of gradients of inputs by longer strides.
+//! let     BACK_COLUMNS = W <= OUT_WIDE ? W : cdiv(W, 7*SW*cdiv(W, OUT_WIDE))*7*SW; GRAD_COLUMNS = (max(BACK_COLUMNS, 7*SW) - 1 + REACH_W) / SW + 2
+//! let     BACK_ROWS = cdiv(H, cdiv(H, max(1, (IN_MOST / GRAD_COLUMNS - 2)*SH - REACH_H))); GATHER_BYTES = 64*(KH*KW + GRAD_COLUMNS*((BACK_ROWS - 1 + REACH_H) / SH + 2))
+//! let     GATHERED = cpu && M == 1 && SH*SW > 1 && C*sizeof(acc_t) >= 32 && GATHER_BYTES <= 229376
+//! again   GATHER : OUT_ROWS, OUT_COLUMNS, IN_COLUMNS, TILES_DOWN, TILES_ALONG = BACK_ROWS, BACK_COLUMNS, GRAD_COLUMNS, cdiv(H, BACK_ROWS), cdiv(W, BACK_COLUMNS)
 //! let     MOST = SUMMED ? (SUM_KH == KH ? 1056 : 2112 / KH) : FEW ? 2048 : WEIGHT_TILED && VEC == 8 ? 768 : WEIGHT_TILED || !SAME ? 2048 : 1024
 //! let     PARTS = max(1, min(MOST / CM, SUMMED ? SUM_PIECES : FEW ? FEW_TURNS : WEIGHT_TILED ? GRAD.ALL_TILES : STRIPS / (SAME ? 2048 : 1024)))
 //! scratch partial acc_t [PARTS, CM, KH*KW + 1]
@@ -90,23 +105,28 @@
 //! example input=[1,2,9,24] weight=[2,1,7,7] padding=3; input=[1,4,12,10] weight=[4,1,5,5] bias=[4] padding=2 dilation=2
 //! example input=[2,3,12,13] weight=[3,1,1,7] padding=[0,3] stride=[1,2]; input=[2,3,11,11] weight=[3,1,2,2] stride=3
 //! example input=[2,3,2,100] weight=[3,1,1,15] padding=[0,7]; input=[1,2,20,17] weight=[2,1,9,9] bias=[2] padding=4
+//! example input=[2,17,30,2] weight=[17,1,5,2] bias=[17] padding=[2,1]; input=[2,20,9,10] weight=[20,1,3,3] stride=[2,3] padding=1
 //! example input=[1,2,3,3] weight=[4,1,3,3] bias=[4] padding=4; input=[1,2,21,18] weight=[2,1,9,8] padding=4 stride=2
 //! forward
-//!   kernel  depthwise_forward_rows when cpu threads N*CM*cdiv(OH, 8) by 1
+//!   kernel  depthwise_forward_vectors when CPU_TILED grid CPU_BLOCKS block 1 shared CPU_BYTES
+//!   kernel  depthwise_forward_rows otherwise cpu threads N*CM*cdiv(OH, 8) by 1
 //!   kernel  depthwise_forward_planes otherwise PLANAR grid cdiv(PLANES, AT_ONCE)*PARTS_H block PART_BLOCK
 //!   shared  PART_BYTES
 //!   kernel  depthwise_forward_tile otherwise TILED && !TINY grid CM*ALL_TILES block BLOCK shared SHARED
 //!   kernel  depthwise_forward otherwise SMALL || TINY threads N*CM*GROUPS*OW
 //!   kernel  depthwise_forward_any otherwise threads numel(output)
 //! backward grad_input
-//!   kernel  depthwise_grad_input_rows when cpu threads N*C*cdiv(H, 8) by 1 bind TAPS = min(SW, DW) > 1 ? 0 : cdiv(TAPS, SW)
+//!   kernel  depthwise_grad_input_vectors when M*SH*SW == 1 && TURN.CPU_TILED as TURN grid CPU_BLOCKS block 1 shared CPU_BYTES
+//!   kernel  depthwise_gather_vectors otherwise GATHERED as GATHER grid CPU_BLOCKS block 1 shared GATHER_BYTES
+//!   kernel  depthwise_grad_input_rows otherwise cpu threads N*C*cdiv(H, 8) by 1 bind TAPS = min(SW, DW) > 1 ? 0 : cdiv(TAPS, SW)
 //!   kernel  depthwise_grad_input_planes otherwise M*SH*SW == 1 && BACK.PLANAR as BACK grid cdiv(PLANES, AT_ONCE)*PARTS_H
 //!   block   PART_BLOCK shared PART_BYTES
 //!   kernel  depthwise_grad_input_tile otherwise TILED && TURNED && !(BACK.TINY && SMALL) as BACK grid CM*ALL_TILES block BLOCK shared SHARED
 //!   kernel  depthwise_grad_input otherwise SMALL threads N*C*CELLS_H*CELLS_W
 //!   kernel  depthwise_grad_input_any otherwise threads numel(input) bind EVERY_W = SW / gcd(SW, DW) bind NEXT_W = DW / gcd(SW, DW)
 //! backward grad_weight grad_bias
-//!   kernel  depthwise_grad_weight_rows when cpu threads CM*(cdiv(KH, 8)*(KW <= 7 ? 1 : cdiv(KW, 8)) + 1) by 1
+//!   kernel  depthwise_grad_weight_vectors when SUM_VECTORS grid cdiv(CM*sizeof(acc_t), 64) block 1 shared SUM_TILE
+//!   kernel  depthwise_grad_weight_rows otherwise cpu threads CM*(cdiv(KH, 8)*(KW <= 7 ? 1 : cdiv(KW, 8)) + 1) by 1
 //!   kernel  depthwise_grad_weight_planes otherwise SUMMED grid CM*PARTS, KH / SUM_KH block 128 shared SUM_BYTES bind KH = SUM_KH
 //!   kernel  depthwise_grad_weight_few otherwise FEW grid CM*PARTS block 32*max(KH, 6) shared FEW_IMAGES*FEW_BYTES
 //!   kernel  depthwise_grad_weight_tensor otherwise WEIGHT_TILED && VEC == 8 as GRAD grid CM*PARTS block 128

@@ -48,6 +48,20 @@
 //! let     PARTS = max(1, WEIGHT.TILED ? min(WEIGHT.TILES, RESIDENT / (CHUNKS*TURNS)) \
 //!           : cpu ? min(cdiv(64, SETS*TALL), OUTPUTS / 4096) \
 //!           : min(cdiv(1024, SETS*TALL), OUTPUTS / 1024))
+// On the CPU tiles of outputs, whose inputs' rows and columns are vectors of 64 bytes: 64 KB of them.
+//! let     BELOW = OW < 7 && OH >= 7; OUT_WIDE = WHOLE_H > 12 ? 28 : 56; OUT_COLUMNS = OW <= OUT_WIDE ? OW : cdiv(OW, 7*cdiv(OW, OUT_WIDE))*7
+//! let     IN_COLUMNS = ((BELOW ? OUT_COLUMNS : max(OUT_COLUMNS, 7)) - 1)*SW + REACH_W + 1; IN_MOST = WHOLE_H > 12 ? 2240 : 1024
+//! let     OUT_ROWS = cdiv(OH, cdiv(OH, IN_COLUMNS*(H + BELOW*(WHOLE_H + SH)) <= IN_MOST ? OH : max(1, (IN_MOST / IN_COLUMNS - WHOLE_H - 1) / SH + 1)))
+//! let     IN_ROWS = BELOW ? (max(OUT_ROWS, 7) - 1)*SH + WHOLE_H + 1 : min(H, (OUT_ROWS - 1)*SH + WHOLE_H + 1)
+//! let     TILES_DOWN = cdiv(OH, OUT_ROWS); TILES_ALONG = cdiv(OW, OUT_COLUMNS); CPU_BYTES = 64*(KH*KW + IN_COLUMNS*IN_ROWS)
+//! let     CPU_TILED = cpu && (M > 1 || (C*sizeof(acc_t) >= 64 ? KH*KW > 9 || OW < 21 : C*sizeof(acc_t) > 32 || SW > 1)) && CPU_BYTES <= 229376
+//! let     CPU_BLOCKS = N*cdiv(CM*sizeof(acc_t), 64)*TILES_DOWN*TILES_ALONG
+//! again   TURN : H, W, OH, OW, PH, PW = OH, OW, H, W, WHOLE_H - PH, REACH_W - PW
+// Of gradients of inputs by longer strides.
+//! let     BACK_COLUMNS = W <= OUT_WIDE ? W : cdiv(W, 7*SW*cdiv(W, OUT_WIDE))*7*SW; GRAD_COLUMNS = (max(BACK_COLUMNS, 7*SW) - 1 + REACH_W) / SW + 2
+//! let     BACK_ROWS = cdiv(H, cdiv(H, max(1, (IN_MOST / GRAD_COLUMNS - 2)*SH - WHOLE_H))); GATHER_BYTES = 64*(KH*KW + GRAD_COLUMNS*((BACK_ROWS - 1 + WHOLE_H) / SH + 2))
+//! let     GATHERED = cpu && M == 1 && SH*SW > 1 && GATHER_BYTES <= 229376
+//! again   GATHER : OUT_ROWS, OUT_COLUMNS, IN_COLUMNS, TILES_DOWN, TILES_ALONG = BACK_ROWS, BACK_COLUMNS, GRAD_COLUMNS, cdiv(H, BACK_ROWS), cdiv(W, BACK_COLUMNS)
 // PACKED: on the CPU a vector's weights at least, those of pixels side by side.
 //! let     PACKED = cpu && M == 1 ? max(CM, 64 / sizeof(acc_t)) : CM
 //! scratch packed [KH*KW, PACKED]; partial acc_t [PARTS, KH*KW + 1, CM]
@@ -56,18 +70,22 @@
 //! example input=[2,14,14,8] weight=[8,1,3,3] padding=1; input=[1,9,9,16] weight=[16,1,9,9] padding=4
 //! example input=[1,12,10,8] weight=[8,1,5,5] bias=[8] padding=2 dilation=2
 //! example input=[2,10,9,8] weight=[8,1,3,3] bias=[8] stride=2 padding=1; input=[1,9,20,3] weight=[3,1,3,3] bias=[3] padding=1
-//! example input=[2,9,12,20] weight=[20,1,3,3] bias=[20] padding=1
+//! example input=[2,9,12,20] weight=[20,1,3,3] bias=[20] padding=1; input=[2,9,24,17] weight=[17,1,3,3] stride=[2,3] padding=1
+//! example input=[2,30,2,17] weight=[17,1,5,2] bias=[17] padding=[2,1]; input=[1,7,8,9] weight=[18,1,3,3] bias=[18] padding=1
 //! example input=[1,56,56,176] weight=[176,1,3,3] bias=[176] padding=1; input=[2,48,48,32] weight=[32,1,7,7] padding=3
 //!
 //! forward
 //!   kernel  depthwise_last_forward when TILED grid TILES*CHUNKS block CH*STRIPS shared SHARED
-//!   kernel  pack_taps when !TILED threads KH*KW*PACKED
-//!   kernel  convolve_last_rows when cpu threads N*OH by 1
-//!   kernel  convolve_last_any<scalar_t, FEW> otherwise !TILED threads N*OH*OW*(CM / FEW)
+//!   kernel  convolve_last_tiles when CPU_TILED grid CPU_BLOCKS block 1 shared CPU_BYTES
+//!   kernel  pack_taps when !TILED && !CPU_TILED threads KH*KW*PACKED
+//!   kernel  convolve_last_rows when cpu && !CPU_TILED threads N*OH by 1
+//!   kernel  convolve_last_any<scalar_t, FEW> when cuda && !TILED threads N*OH*OW*(CM / FEW)
 //! backward grad_input
 //!   kernel  depthwise_last_grad_input when BACK.TILED as BACK grid TILES*CHUNKS block CH*STRIPS shared SHARED
-//!   kernel  pack_taps when !BACK.TILED threads KH*KW*PACKED
-//!   kernel  gather_level_rows when cpu && M*SH*SW == 1 threads N*H by 1
+//!   kernel  pack_taps when !BACK.TILED && !GATHERED && !(M*SH*SW == 1 && TURN.CPU_TILED) threads KH*KW*PACKED
+//!   kernel  gather_level_tiles when M*SH*SW == 1 && TURN.CPU_TILED as TURN grid CPU_BLOCKS block 1 shared CPU_BYTES
+//!   kernel  gather_last_tiles otherwise GATHERED as GATHER grid CPU_BLOCKS block 1 shared GATHER_BYTES
+//!   kernel  gather_level_rows otherwise cpu && M*SH*SW == 1 threads N*H by 1
 //!   kernel  gather_last_rows otherwise cpu threads N*H by 1
 //!   kernel  gather_last<scalar_t, FEW> otherwise !BACK.TILED threads N*H*W*(C / FEW)
 //! backward grad_weight grad_bias

@@ -1,8 +1,10 @@
-// The convolutions of depthwise_conv2d.cu on the CPU, whose compiler makes vectors of columns.
+// The convolutions of depthwise_conv2d.cu on the CPU: in tiles whose channels are vectors, or, of few
+// channels and of what no tile has room for, in rows, whose compiler makes vectors of columns.
 //
 // A line is copied once, as acc_t and with zeros around it, for all rows that read it: so no column
 // is a special case, and its neighbours in the next rows find it in the cache.
 #pragma once
+#include "depthwise_tile_cpu.cuh"
 #ifdef OPD_CPU
 
 enum {
@@ -181,6 +183,36 @@ __device__ __forceinline__ void add_line(acc_t (*__restrict__ sums)[CPU_COLUMNS]
     }
 }
 
+template <class T>
+__global__ void depthwise_forward_vectors(const T *__restrict__ input,
+                                          const T *__restrict__ weight, const T *__restrict__ bias,
+                                          T *__restrict__ output, conv_shape s)
+{
+    extern __shared__ float4 tile_memory[];
+    convolve_tile<false, false>(input, weight, bias, output, s, (channels_t *)tile_memory);
+}
+
+// Of stride 1 and one filter a channel: a convolution of grad_output with the window turned round.
+template <class T>
+__global__ void depthwise_grad_input_vectors(const T *__restrict__ grad_output,
+                                             const T *__restrict__ weight,
+                                             T *__restrict__ grad_input, conv_shape s)
+{
+    extern __shared__ float4 tile_memory[];
+    convolve_tile<false, true>(grad_output, weight, (const T *)nullptr, grad_input, s,
+                               (channels_t *)tile_memory);
+}
+
+// Of longer strides.
+template <class T>
+__global__ void depthwise_gather_vectors(const T *__restrict__ grad_output,
+                                         const T *__restrict__ weight, T *__restrict__ grad_input,
+                                         conv_shape s)
+{
+    extern __shared__ float4 tile_memory[];
+    gather_tile<false>(grad_output, weight, grad_input, s, (channels_t *)tile_memory);
+}
+
 template <class T, int TAPS>
 __global__ void depthwise_forward_rows(const T *__restrict__ input, const T *__restrict__ weight,
                                        const T *__restrict__ bias, T *__restrict__ output,
@@ -286,6 +318,33 @@ __global__ void depthwise_grad_input_rows(const T *__restrict__ grad_output,
                                                      -DW, SH, SW);
                                 return sum;
                             });
+        }
+    }
+}
+
+template <class T, int TAPS>
+__global__ void depthwise_grad_weight_vectors(const T *__restrict__ input,
+                                              const T *__restrict__ grad_output,
+                                              T *__restrict__ grad_weight,
+                                              T *__restrict__ grad_bias, int64_t N, conv_shape s)
+{
+    extern __shared__ float4 tile_memory[];
+    channels_t *const sums = (channels_t *)tile_memory;
+    const channels_t total = sum_tiles<TAPS>(input, grad_output, sums, N, s);
+    const conv_place<false> p(s, blockIdx.x * s.TILES_DOWN * s.TILES_ALONG, s.OH, s.OW);
+    for (int64_t e = p.skip; e < p.count; e++) {
+        const int64_t channel = p.c + e;
+        if (grad_bias)
+            opd::store(grad_bias + channel, total[e]);
+        for (int64_t tap = 0; tap < s.KH * s.KW && grad_weight; tap++) {
+            acc_t sum = sums[tap][e];
+            for (int64_t n = 0; n < N && isnan(sum); n++)
+                sum = add_inside(n == 0 ? acc_t(0) : sum,
+                                 grad_output + (n * s.CM + channel) * s.OH * s.OW, s.OH, s.OW,
+                                 input + (n * s.C + channel / s.M) * s.H * s.W, s.H, s.W,
+                                 tap / s.KW * s.DH - s.PH, tap % s.KW * s.DW - s.PW, s.SH, s.SW, 1,
+                                 1);
+            opd::store(grad_weight + channel * s.KH * s.KW + tap, sum);
         }
     }
 }

@@ -1,10 +1,9 @@
-// depthwise_conv2d_nhwc.cu on the CPU: a thread makes a row, of some outputs and channels at a
+// depthwise_conv2d_nhwc.cu on the CPU. A small window of a wide image reads little more than once
+// what it would be copied into a tile for: a thread makes a row, of some outputs and channels at a
 // time.
 #pragma once
-#include "channels.cuh"
+#include "depthwise_tile_cpu.cuh"
 #ifdef OPD_CPU
-
-enum { SIDE = 7 }; // outputs side by side whose sums stay in registers, beside a tap
 
 // f(c, M, n) for n channels from c on. Of one channel to each, and CHANNELS of them, the compiler
 // knows that. So many are the last ones of `of`, too, if there are as many: some are made twice.
@@ -19,28 +18,6 @@ __device__ __forceinline__ void with_known(int64_t c, int64_t of, int64_t M, con
         f(min(c, of - CHANNELS), M, CHANNELS);
 }
 
-// What n channels of outputs from c on read, M of which have one of C of inputs.
-struct sources {
-    int64_t first, M, n;
-    lanes_t lane = {};
-
-    __device__ __forceinline__ sources(int64_t c, int64_t C, int64_t M, int64_t n)
-        : first(c), M(M), n(n)
-    {
-        if (M == 1)
-            return;
-        first = min(c / M, max((int64_t)0, C - CHANNELS));
-        this->n = min(C - first, (int64_t)CHANNELS);
-        for (int e = 0; e < min(n, (int64_t)CHANNELS); e++)
-            lane[e] = (c + e) / M - first;
-    }
-    template <class T> __device__ __forceinline__ channels_t load(const T *p) const
-    {
-        const channels_t v = load_channels(p + first, n);
-        return M == 1 ? v : choose_lanes(v, lane);
-    }
-};
-
 // What a window reads of images and weights: how many rows and columns, and how far apart they and
 // the outputs' are in memory. Outputs stand `step` columns of inputs apart, its own columns DW.
 struct window {
@@ -52,62 +29,59 @@ struct window {
 template <bool CHECKED, class T>
 __device__ __forceinline__ void convolve_channels(const T *from, const T *tap, const T *bias, T *to,
                                                   const window &win, int64_t left, int64_t W,
-                                                  int64_t count, int64_t c, int64_t n, int64_t C,
-                                                  int64_t CM, int64_t M)
+                                                  int64_t count, int64_t c, int64_t C)
 {
-    const channels_t start = bias ? load_channels(bias + c, n) : channels_t{};
-    const sources inputs(c, C, M, n);
+    const channels_t start = bias ? load_all(bias + c) : channels_t{};
     channels_t sum[SIDE];
     for (int k = 0; k < SIDE; k++)
         sum[k] = start;
     for (int64_t kh = 0; kh < win.rows; kh++) {
-        const T *at = from + kh * win.down, *weight = tap + kh * win.tap_down + c;
+        const T *at = from + kh * win.down + c, *weight = tap + kh * win.tap_down + c;
         int64_t x = left;
         for (int64_t kw = 0; kw < win.columns; kw++) {
-            const channels_t w = load_channels(weight, n);
+            const channels_t w = load_all(weight);
 #pragma GCC unroll 8
             for (int k = 0; k < SIDE; k++)
                 if (!CHECKED || (x + k * win.step >= 0 && x + k * win.step < W))
-                    sum[k] += w * inputs.load(at + k * win.side);
+                    sum[k] += w * load_all(at + k * win.side);
             at += win.right, weight += win.tap_right, x += win.DW;
         }
     }
     // Of the last row what the next ones read and these have not, and what they write.
     const T *next = from + (win.rows - 1) * win.down + (win.columns - 1) * win.right +
-                    SIDE * win.side + inputs.first;
+                    SIDE * win.side + c;
 #pragma GCC unroll 8
     for (int k = 0; k < SIDE; k++) {
         __builtin_prefetch(next + k * win.side);
-        __builtin_prefetch(to + (SIDE + k) * CM + c, 1);
+        __builtin_prefetch(to + (SIDE + k) * C + c, 1);
         if (k < count)
-            store_channels(to + k * CM + c, sum[k], n);
+            store_all(to + k * C + c, sum[k]);
     }
 }
 
 template <bool CHECKED, class T>
-__device__ __forceinline__ void convolve_side(const T *from, const T *tap, const T *bias, T *to,
+__device__ __forceinline__ void convolve_row(const T *from, const T *tap, const T *bias, T *to,
                                               const window &win, int64_t left, int64_t W,
-                                              int64_t count, int64_t C, int64_t CM, int64_t M)
+                                              int64_t count, int64_t C)
 {
-    for (int64_t c = 0; c < CM; c += CHANNELS)
-        with_known(c, CM, M, [&](int64_t c, int64_t m, int64_t n) __attribute__((always_inline)) {
-            convolve_channels<CHECKED>(from, tap, bias, to, win, left, W, count, c, n, C, CM, m);
-        });
+    for (int64_t c = 0; c < C; c += CHANNELS)
+        convolve_channels<CHECKED>(from, tap, bias, to, win, left, W, count,
+                                   min(c, C - CHANNELS), C);
 }
 
-// An output of one filter to each of fewer channels, one by one.
+// An output, its channels one by one.
 template <class T>
 __device__ __forceinline__ void convolve_pixel(const T *from, const T *tap, const T *bias, T *to,
                                                const window &win, int64_t left, int64_t W,
-                                               int64_t C)
+                                               int64_t CM, int64_t M)
 {
-    for (int64_t c = 0; c < C; c++) {
+    for (int64_t c = 0; c < CM; c++) {
         acc_t sum = bias ? opd::load(bias + c) : acc_t(0);
         for (int64_t kh = 0; kh < win.rows; kh++)
             for (int64_t kw = 0, x = left; kw < win.columns; kw++, x += win.DW)
                 if (x >= 0 && x < W)
                     sum += opd::load(tap + kh * win.tap_down + kw * win.tap_right + c) *
-                           opd::load(from + kh * win.down + kw * win.right + c);
+                           opd::load(from + kh * win.down + kw * win.right + c / M);
         opd::store(to + c, sum);
     }
 }
@@ -129,7 +103,7 @@ __device__ __forceinline__ void convolve_few(const T *from, const T *tap, const 
         const T *last = at + (win.rows - 1) * win.down + (win.columns - 1) * win.right + CHANNELS;
         if (win.step > 1 || ow + beside > OW || left < 0 || left + beside - 1 + reach >= W ||
             last > end) {
-            convolve_pixel(at, tap, bias, to + ow++ * C, win, left, W, C);
+            convolve_pixel(at, tap, bias, to + ow++ * C, win, left, W, C, 1);
             continue;
         }
         channels_t sum = start;
@@ -163,19 +137,39 @@ __device__ __forceinline__ void convolve_rows(const T *input, const T *packed, c
                          input + (row / OH + 1) * H * W * C);
             continue;
         }
-        for (int64_t next = 0; next < OW; next += SIDE) {
+        for (int64_t ow = 0; M > 1 && ow < OW; ow++) // no tile is so small
+            convolve_pixel(line + (ow * SW - PW) * C, tap, bias, output + (row * OW + ow) * CM, win,
+                           ow * SW - PW, W, CM, M);
+        for (int64_t next = 0; M == 1 && next < OW; next += SIDE) {
             const int64_t ow = max((int64_t)0, min(next, OW - SIDE)),
                           count = min(OW, (int64_t)SIDE);
             const int64_t left = ow * SW - PW, right = left + (SIDE - 1) * SW + (KW - 1) * DW;
-            T *to = output + (row * OW + ow) * CM;
+            T *to = output + (row * OW + ow) * C;
             if (left >= 0 && right < W)
-                convolve_side<false>(line + left * C, tap, bias, to, win, left, W, count, C,
-                                     CM, M);
+                convolve_row<false>(line + left * C, tap, bias, to, win, left, W, count, C);
             else
-                convolve_side<true>(line + left * C, tap, bias, to, win, left, W, count, C,
-                                     CM, M);
+                convolve_row<true>(line + left * C, tap, bias, to, win, left, W, count, C);
         }
     }
+}
+
+template <class T>
+__global__ void convolve_last_tiles(const T *__restrict__ input, const T *__restrict__ weight,
+                                    const T *__restrict__ bias, T *__restrict__ output,
+                                    conv_shape s)
+{
+    extern __shared__ float4 tile_memory[];
+    convolve_tile<true, false>(input, weight, bias, output, s, (channels_t *)tile_memory);
+}
+
+// Of stride 1 and one filter a channel: a convolution of grad_output with the window turned round.
+template <class T>
+__global__ void gather_level_tiles(const T *__restrict__ grad_output, const T *__restrict__ weight,
+                                   T *__restrict__ grad_input, conv_shape s)
+{
+    extern __shared__ float4 tile_memory[];
+    convolve_tile<true, true>(grad_output, weight, (const T *)nullptr, grad_input, s,
+                              (channels_t *)tile_memory);
 }
 
 template <class T>
@@ -190,7 +184,6 @@ __global__ void convolve_last_rows(const T *__restrict__ input, const T *__restr
                   PW, DH, DW, false, count);
 }
 
-// Of stride 1 and one filter a channel: a convolution of grad_output with the window turned round.
 template <class T>
 __global__ void gather_level_rows(const T *__restrict__ grad_output, const T *__restrict__ packed,
                                   T *__restrict__ grad_input, int64_t H, int64_t W, int64_t OH,
@@ -202,24 +195,14 @@ __global__ void gather_level_rows(const T *__restrict__ grad_output, const T *__
                   count);
 }
 
-// The taps that reach a place, `at` behind the padding: from `first` on each `step`-th, of output
-// `out`, then of those `down` before it.
-struct reach {
-    int64_t first = 0, step = 1, out = 0, down;
-
-    reach(int64_t at, int64_t S, int64_t D, int64_t K)
-    {
-        while (step < K && step * D % S != 0)
-            step++;
-        while (first < step && (at - first * D) % S != 0)
-            first++;
-        if (first == step)
-            first = K; // none
-        else
-            out = (at - first * D) / S;
-        down = step * D / S;
-    }
-};
+// Of longer strides.
+template <class T>
+__global__ void gather_last_tiles(const T *__restrict__ grad_output, const T *__restrict__ weight,
+                                  T *__restrict__ grad_input, conv_shape s)
+{
+    extern __shared__ float4 tile_memory[];
+    gather_tile<true>(grad_output, weight, grad_input, s, (channels_t *)tile_memory);
+}
 
 template <class T>
 __global__ void gather_last_rows(const T *__restrict__ grad_output, const T *__restrict__ packed,
