@@ -87,8 +87,8 @@
 //! let     OUT_ROWS = cdiv(OH, cdiv(OH, IN_COLUMNS*(H + BELOW*(REACH_H + SH)) <= IN_MOST ? OH : max(1, (IN_MOST / IN_COLUMNS - REACH_H - 1) / SH + 1)))
 //! let     IN_ROWS = BELOW ? (max(OUT_ROWS, 7) - 1)*SH + REACH_H + 1 : min(H, (OUT_ROWS - 1)*SH + REACH_H + 1)
 //! let     TILES_DOWN = cdiv(OH, OUT_ROWS); TILES_ALONG = cdiv(OW, OUT_COLUMNS); CPU_BYTES = 64*(KH*KW + IN_COLUMNS*IN_ROWS)
-//! let     CPU_TILED = cpu && CM*sizeof(acc_t) >= 32 && CPU_BYTES <= 229376; CPU_BLOCKS = N*cdiv(CM*sizeof(acc_t), 64)*TILES_DOWN*TILES_ALONG
-//! let     SUM_TILE = 64*(KH*KW + OUT_ROWS*OUT_COLUMNS + IN_COLUMNS*((OUT_ROWS - 1)*SH + REACH_H + 1)); SUM_VECTORS = cpu && CM*sizeof(acc_t) >= 256 && SUM_TILE <= 229376
+//! let     CPU_TILED = cpu && CM*sizeof(acc_t) >= 32 && (KH*KW > 25 || OW < 56) && CPU_BYTES <= 229376; CPU_BLOCKS = N*cdiv(CM*sizeof(acc_t), 64)*TILES_DOWN*TILES_ALONG
+//! let     SUM_TILE = 64*(KH*KW + OUT_ROWS*OUT_COLUMNS + IN_COLUMNS*((OUT_ROWS - 1)*SH + REACH_H + 1)); SUM_VECTORS = cpu && CM*sizeof(acc_t) >= 256 && (KW >= 7 || OW < 40) && SUM_TILE <= 229376
 //! again   TURN : H, W, OH, OW, PH, PW = OH, OW, H, W, REACH_H - PH, REACH_W - PW
 // Of gradients of inputs by longer strides.
 //! let     BACK_COLUMNS = W <= OUT_WIDE ? W : cdiv(W, 7*SW*cdiv(W, OUT_WIDE))*7*SW; GRAD_COLUMNS = (max(BACK_COLUMNS, 7*SW) - 1 + REACH_W) / SW + 2

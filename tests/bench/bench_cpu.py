@@ -41,8 +41,10 @@ def find_cases(make, large):
     x = make.normal(*((1024, 1024) if large else (32, 32)))
     yield cases.Case("flatten", cases.spell(x.shape), cases.ops.flatten, torch.flatten, [x])
     images = []
-    for layer in ((8, 64, 56, 3, 1), (8, 96, 56, 3, 2), (8, 120, 28, 5, 1), (4, 96, 56, 7, 1)):
-        images += cases.depthwise(make, *(layer if large else (1, 8, 8, *layer[3:])))
+    layers = [(8, 64, 56, 3, 1), (8, 96, 56, 3, 2), (8, 120, 28, 5, 1), (4, 96, 56, 7, 1)]
+    late = [(4, 384, 14, 3, 1), (4, 576, 14, 3, 2), (4, 960, 7, 3, 1), (4, 1152, 7, 5, 1), (4, 1024, 7, 13, 1)]
+    for layer in layers + late if large else [(1, 8, 8, *layer[3:]) for layer in layers]:
+        images += cases.depthwise(make, *layer)
     images += cases.upsample(make, *(((4, 32, 64, 64), (128, 128)) if large else ((1, 4, 32, 32), (64, 64))))
     yield from images
     yield from cases.channels_last(images)
@@ -65,8 +67,10 @@ class Bench:
         self.ratios = {}  # of (size, name)
 
     def both_ways(self, size, case):
-        *_, last = case.shape.split(", ")  # a stride, or a mode
-        name = f"{case.operator}, {last}" if last[0].isalpha() else case.operator
+        shapes = case.shape.split(", ")  # behind them a stride, or a mode
+        name = f"{case.operator}, {shapes[-1]}" if shapes[-1][0].isalpha() else case.operator
+        if case.operator.startswith("depthwise") and size == "large":
+            name += f", {shapes[0]}"
         sides = case.ours, case.theirs
         with torch.no_grad():
             self.row(size, f"{name} forward", *[lambda f=f: f(*case.inputs) for f in sides])
