@@ -80,20 +80,24 @@
 //! let     SUMMED = (LONG ? VEC < 8 || N*OH < 16 || !WEIGHT_TILED : max(KH, KW) > 7 ? !WEIGHT_TILED && KW <= 31 \
 //!           : (max(SH, SW, DH, DW) > 2 || (KH*KW <= 25 && !FEW && STRIPS <= 128) || FASTEST)) \
 //!           && max(SH, SW) <= 4 && (SUM_KH - 1)*DH <= 128 && KH <= 65535 && SUM_BYTES <= 63488 && fits32((H + 2*PH)*W, OHW, N*CM, OH*SH)
-// On the CPU tiles of outputs, for which channels of inputs become vectors of 64 bytes: so many of them.
-//! let     REACH_H, REACH_W = (KH - 1)*DH, (KW - 1)*DW; BELOW = OW < 7 && OH >= 7
-//! let     OUT_WIDE = REACH_H > 12 ? 28 : 56; OUT_COLUMNS = OW <= OUT_WIDE ? OW : cdiv(OW, 7*cdiv(OW, OUT_WIDE))*7
-//! let     IN_COLUMNS = ((BELOW ? OUT_COLUMNS : max(OUT_COLUMNS, 7)) - 1)*SW + REACH_W + 1; IN_MOST = REACH_H > 12 ? 2240 : 1024
-//! let     OUT_ROWS = cdiv(OH, cdiv(OH, IN_COLUMNS*(H + BELOW*(REACH_H + SH)) <= IN_MOST ? OH : max(1, (IN_MOST / IN_COLUMNS - REACH_H - 1) / SH + 1)))
-//! let     IN_ROWS = BELOW ? (max(OUT_ROWS, 7) - 1)*SH + REACH_H + 1 : min(H, (OUT_ROWS - 1)*SH + REACH_H + 1)
-//! let     TILES_DOWN = cdiv(OH, OUT_ROWS); TILES_ALONG = cdiv(OW, OUT_COLUMNS); CPU_BYTES = 64*(KH*KW + IN_COLUMNS*IN_ROWS)
-//! let     CPU_TILED = cpu && CM*sizeof(acc_t) >= 32 && (KH*KW > 25 || OW < 56) && CPU_BYTES <= 229376; CPU_BLOCKS = N*cdiv(CM*sizeof(acc_t), 64)*TILES_DOWN*TILES_ALONG
-//! let     SUM_TILE = 64*(KH*KW + OUT_ROWS*OUT_COLUMNS + IN_COLUMNS*((OUT_ROWS - 1)*SH + REACH_H + 1)); SUM_VECTORS = cpu && CM*sizeof(acc_t) >= 256 && (KW >= 7 || OW < 40) && SUM_TILE <= 229376
+// On the CPU tiles of outputs, whose inputs are vectors of 64 bytes of channels, up to IN_MOST of them.
+//! let     REACH_H, REACH_W = (KH - 1)*DH, (KW - 1)*DW
+//! let     BELOW = OW < 7 && OH >= 7; OUT_WIDE, IN_MOST = REACH_H > 12 ? 28 : 56, REACH_H > 12 ? 2240 : 1024; OUT_COLUMNS = OW <= OUT_WIDE ? OW : cdiv(OW, 7*cdiv(OW, OUT_WIDE))*7
+//! let     IN_COLUMNS = ((BELOW ? OUT_COLUMNS : max(OUT_COLUMNS, 7)) - 1)*SW + REACH_W + 1; WHOLE = min(IN_COLUMNS, 4096)*min(H + BELOW*(REACH_H + SH), 4096) <= IN_MOST
+//! let     OUT_ROWS = cdiv(OH, cdiv(OH, WHOLE ? OH : max(1, (IN_MOST / IN_COLUMNS - REACH_H - 1) / SH + 1))); ALL_ROWS = ((BELOW ? max(OUT_ROWS, 7) : OUT_ROWS) - 1)*SH + REACH_H + 1
+//! let     IN_ROWS = BELOW ? ALL_ROWS : min(H, ALL_ROWS); TILES_DOWN = cdiv(OH, OUT_ROWS); TILES_ALONG = cdiv(OW, OUT_COLUMNS)
+//! let     CPU_BYTES = 64*(min(KH*KW, 4096) + min(IN_COLUMNS, 4096)*min(IN_ROWS, 4096)); CPU_BLOCKS = N*cdiv(CM*sizeof(acc_t), 64)*TILES_DOWN*TILES_ALONG
+// DENSE: most of what is copied is read, and for more than a row.
+//! let     DENSE = REACH_H <= 3*OUT_ROWS + KH && SH*SW <= 2*KH*KW
+//! let     CPU_TILED = cpu && CPU_BYTES <= 229376 && CM*sizeof(acc_t) >= 32 && DENSE && (KH*KW > 25 || OW < 56)
+//! let     SUM_TILE = 64*(min(KH*KW, 4096) + min(OUT_ROWS, 4096)*OUT_COLUMNS + min(IN_COLUMNS, 4096)*min(ALL_ROWS, 4096))
+//! let     SUM_VECTORS = cpu && SUM_TILE <= 229376 && CM*sizeof(acc_t) >= 256 && DENSE && (KW >= 7 || OW < 40)
 //! again   TURN : H, W, OH, OW, PH, PW = OH, OW, H, W, REACH_H - PH, REACH_W - PW
 // Of gradients of inputs by longer strides.
 //! let     BACK_COLUMNS = W <= OUT_WIDE ? W : cdiv(W, 7*SW*cdiv(W, OUT_WIDE))*7*SW; GRAD_COLUMNS = (max(BACK_COLUMNS, 7*SW) - 1 + REACH_W) / SW + 2
-//! let     BACK_ROWS = cdiv(H, cdiv(H, max(1, (IN_MOST / GRAD_COLUMNS - 2)*SH - REACH_H))); GATHER_BYTES = 64*(KH*KW + GRAD_COLUMNS*((BACK_ROWS - 1 + REACH_H) / SH + 2))
-//! let     GATHERED = cpu && M == 1 && SH*SW > 1 && C*sizeof(acc_t) >= 32 && GATHER_BYTES <= 229376
+//! let     BACK_ROWS = cdiv(H, cdiv(H, max(1, (IN_MOST / GRAD_COLUMNS - 2)*SH - REACH_H))); GRAD_ROWS = (BACK_ROWS - 1 + REACH_H) / SH + 2
+//! let     GATHER_BYTES = 64*(min(KH*KW, 4096) + min(GRAD_COLUMNS, 4096)*min(GRAD_ROWS, 4096))
+//! let     GATHERED = cpu && M == 1 && SH*SW > 1 && GATHER_BYTES <= 229376 && REACH_H <= 3*BACK_ROWS + KH && C*sizeof(acc_t) >= 32
 //! again   GATHER : OUT_ROWS, OUT_COLUMNS, IN_COLUMNS, TILES_DOWN, TILES_ALONG = BACK_ROWS, BACK_COLUMNS, GRAD_COLUMNS, cdiv(H, BACK_ROWS), cdiv(W, BACK_COLUMNS)
 //! let     MOST = SUMMED ? (SUM_KH == KH ? 1056 : 2112 / KH) : FEW ? 2048 : WEIGHT_TILED && VEC == 8 ? 768 : WEIGHT_TILED || !SAME ? 2048 : 1024
 //! let     PARTS = max(1, min(MOST / CM, SUMMED ? SUM_PIECES : FEW ? FEW_TURNS : WEIGHT_TILED ? GRAD.ALL_TILES : STRIPS / (SAME ? 2048 : 1024)))

@@ -48,19 +48,21 @@
 //! let     PARTS = max(1, WEIGHT.TILED ? min(WEIGHT.TILES, RESIDENT / (CHUNKS*TURNS)) \
 //!           : cpu ? min(cdiv(64, SETS*TALL), OUTPUTS / 4096) \
 //!           : min(cdiv(1024, SETS*TALL), OUTPUTS / 1024))
-// On the CPU tiles of outputs, whose inputs' rows and columns are vectors of 64 bytes: 64 KB of them.
-//! let     BELOW = OW < 7 && OH >= 7; OUT_WIDE = WHOLE_H > 12 ? 28 : 56; OUT_COLUMNS = OW <= OUT_WIDE ? OW : cdiv(OW, 7*cdiv(OW, OUT_WIDE))*7
-//! let     IN_COLUMNS = ((BELOW ? OUT_COLUMNS : max(OUT_COLUMNS, 7)) - 1)*SW + REACH_W + 1; IN_MOST = WHOLE_H > 12 ? 2240 : 1024
-//! let     OUT_ROWS = cdiv(OH, cdiv(OH, IN_COLUMNS*(H + BELOW*(WHOLE_H + SH)) <= IN_MOST ? OH : max(1, (IN_MOST / IN_COLUMNS - WHOLE_H - 1) / SH + 1)))
-//! let     IN_ROWS = BELOW ? (max(OUT_ROWS, 7) - 1)*SH + WHOLE_H + 1 : min(H, (OUT_ROWS - 1)*SH + WHOLE_H + 1)
-//! let     TILES_DOWN = cdiv(OH, OUT_ROWS); TILES_ALONG = cdiv(OW, OUT_COLUMNS); CPU_BYTES = 64*(KH*KW + IN_COLUMNS*IN_ROWS)
-//! let     CPU_TILED = cpu && (M > 1 || (C*sizeof(acc_t) >= 64 ? KH*KW > 9 || OW < 21 : C*sizeof(acc_t) > 32 || SW > 1)) && CPU_BYTES <= 229376
-//! let     CPU_BLOCKS = N*cdiv(CM*sizeof(acc_t), 64)*TILES_DOWN*TILES_ALONG
+// On the CPU tiles of outputs, whose inputs are vectors of 64 bytes of channels, up to IN_MOST of them.
+//! let     BELOW = OW < 7 && OH >= 7; OUT_WIDE, IN_MOST = WHOLE_H > 12 ? 28 : 56, WHOLE_H > 12 ? 2240 : 1024; OUT_COLUMNS = OW <= OUT_WIDE ? OW : cdiv(OW, 7*cdiv(OW, OUT_WIDE))*7
+//! let     IN_COLUMNS = ((BELOW ? OUT_COLUMNS : max(OUT_COLUMNS, 7)) - 1)*SW + REACH_W + 1; WHOLE = min(IN_COLUMNS, 4096)*min(H + BELOW*(WHOLE_H + SH), 4096) <= IN_MOST
+//! let     OUT_ROWS = cdiv(OH, cdiv(OH, WHOLE ? OH : max(1, (IN_MOST / IN_COLUMNS - WHOLE_H - 1) / SH + 1))); ALL_ROWS = ((BELOW ? max(OUT_ROWS, 7) : OUT_ROWS) - 1)*SH + WHOLE_H + 1
+//! let     IN_ROWS = BELOW ? ALL_ROWS : min(H, ALL_ROWS); TILES_DOWN = cdiv(OH, OUT_ROWS); TILES_ALONG = cdiv(OW, OUT_COLUMNS)
+//! let     CPU_BYTES = 64*(min(KH*KW, 4096) + min(IN_COLUMNS, 4096)*min(IN_ROWS, 4096)); CPU_BLOCKS = N*cdiv(CM*sizeof(acc_t), 64)*TILES_DOWN*TILES_ALONG
+// DENSE: most of what is copied is read, and for more than a row.
+//! let     DENSE = WHOLE_H <= 3*OUT_ROWS + KH && SH*SW <= 2*KH*KW
+//! let     CPU_TILED = cpu && CPU_BYTES <= 229376 && (M > 1 || DENSE && (C*sizeof(acc_t) >= 64 ? KH*KW > 9 || OW < 21 : C*sizeof(acc_t) > 32 || SW > 1))
 //! again   TURN : H, W, OH, OW, PH, PW = OH, OW, H, W, WHOLE_H - PH, REACH_W - PW
 // Of gradients of inputs by longer strides.
 //! let     BACK_COLUMNS = W <= OUT_WIDE ? W : cdiv(W, 7*SW*cdiv(W, OUT_WIDE))*7*SW; GRAD_COLUMNS = (max(BACK_COLUMNS, 7*SW) - 1 + REACH_W) / SW + 2
-//! let     BACK_ROWS = cdiv(H, cdiv(H, max(1, (IN_MOST / GRAD_COLUMNS - 2)*SH - WHOLE_H))); GATHER_BYTES = 64*(KH*KW + GRAD_COLUMNS*((BACK_ROWS - 1 + WHOLE_H) / SH + 2))
-//! let     GATHERED = cpu && M == 1 && SH*SW > 1 && GATHER_BYTES <= 229376
+//! let     BACK_ROWS = cdiv(H, cdiv(H, max(1, (IN_MOST / GRAD_COLUMNS - 2)*SH - WHOLE_H))); GRAD_ROWS = (BACK_ROWS - 1 + WHOLE_H) / SH + 2
+//! let     GATHER_BYTES = 64*(min(KH*KW, 4096) + min(GRAD_COLUMNS, 4096)*min(GRAD_ROWS, 4096))
+//! let     GATHERED = cpu && M == 1 && SH*SW > 1 && GATHER_BYTES <= 229376 && WHOLE_H <= 3*BACK_ROWS + KH
 //! again   GATHER : OUT_ROWS, OUT_COLUMNS, IN_COLUMNS, TILES_DOWN, TILES_ALONG = BACK_ROWS, BACK_COLUMNS, GRAD_COLUMNS, cdiv(H, BACK_ROWS), cdiv(W, BACK_COLUMNS)
 // PACKED: on the CPU a vector's weights at least, those of pixels side by side.
 //! let     PACKED = cpu && M == 1 ? max(CM, 64 / sizeof(acc_t)) : CM

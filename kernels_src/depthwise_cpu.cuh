@@ -330,7 +330,8 @@ __global__ void depthwise_grad_weight_vectors(const T *__restrict__ input,
 {
     extern __shared__ float4 tile_memory[];
     channels_t *const sums = (channels_t *)tile_memory;
-    const channels_t total = sum_tiles<TAPS>(input, grad_output, sums, N, s);
+    const channels_t total = sum_tiles<TAPS>(input, grad_output, sums, N, s,
+                                                    grad_weight != nullptr);
     const conv_place<false> p(s, blockIdx.x * s.TILES_DOWN * s.TILES_ALONG, s.OH, s.OW);
     for (int64_t e = p.skip; e < p.count; e++) {
         const int64_t channel = p.c + e;
@@ -338,7 +339,8 @@ __global__ void depthwise_grad_weight_vectors(const T *__restrict__ input,
             opd::store(grad_bias + channel, total[e]);
         for (int64_t tap = 0; tap < s.KH * s.KW && grad_weight; tap++) {
             acc_t sum = sums[tap][e];
-            for (int64_t n = 0; n < N && isnan(sum); n++)
+            const bool again = isnan(sum);
+            for (int64_t n = 0; n < N && again; n++)
                 sum = add_inside(n == 0 ? acc_t(0) : sum,
                                  grad_output + (n * s.CM + channel) * s.OH * s.OW, s.OH, s.OW,
                                  input + (n * s.C + channel / s.M) * s.H * s.W, s.H, s.W,

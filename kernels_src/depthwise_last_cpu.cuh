@@ -61,8 +61,8 @@ __device__ __forceinline__ void convolve_channels(const T *from, const T *tap, c
 
 template <bool CHECKED, class T>
 __device__ __forceinline__ void convolve_row(const T *from, const T *tap, const T *bias, T *to,
-                                              const window &win, int64_t left, int64_t W,
-                                              int64_t count, int64_t C)
+                                             const window &win, int64_t left, int64_t W,
+                                             int64_t count, int64_t C)
 {
     for (int64_t c = 0; c < C; c += CHANNELS)
         convolve_channels<CHECKED>(from, tap, bias, to, win, left, W, count,
@@ -137,7 +137,7 @@ __device__ __forceinline__ void convolve_rows(const T *input, const T *packed, c
                          input + (row / OH + 1) * H * W * C);
             continue;
         }
-        for (int64_t ow = 0; M > 1 && ow < OW; ow++) // no tile is so small
+        for (int64_t ow = 0; M > 1 && ow < OW; ow++) // what no tile has room for
             convolve_pixel(line + (ow * SW - PW) * C, tap, bias, output + (row * OW + ow) * CM, win,
                            ow * SW - PW, W, CM, M);
         for (int64_t next = 0; M == 1 && next < OW; next += SIDE) {

@@ -106,8 +106,8 @@ template <bool LAST, class T> struct conv_source {
     {
         if constexpr (LAST) {
             // Of fewer channels the pixels behind are read, too, as far as there are some.
-            const int64_t left = (end - image - CHANNELS) / pixel + 1 - i,
-                          whole = M == 1 && count < CHANNELS ? min(n, left) : 0;
+            const int64_t size = end - image, left = (size - CHANNELS) / pixel + 1 - i,
+                          whole = M == 1 && count < CHANNELS && size >= CHANNELS ? min(n, left) : 0;
             int64_t x = 0;
             for (; x < whole; x++)
                 to[x] = load_all(image + (i + x) * pixel);
@@ -322,7 +322,8 @@ __device__ __forceinline__ void gather_tile(const T *grad_output, const T *weigh
     const int64_t top = max((int64_t)0, before(p.oh + s.PH - (s.KH - 1) * s.DH, s.SH)),
                   bottom = min(s.OH, (p.oh + p.rows - 1 + s.PH) / s.SH + 1),
                   left = before(p.ow + s.PW - (s.KW - 1) * s.DW, s.SW);
-    from.copy_rows(tile, top, max(top, bottom), left, s.OH, s.OW, s.IN_COLUMNS);
+    if (finite)
+        from.copy_rows(tile, top, max(top, bottom), left, s.OH, s.OW, s.IN_COLUMNS);
     for (int64_t r = 0; r < p.rows; r++) {
         const reach rows(p.oh + r + s.PH, s.SH, s.DH, s.KH);
         for (int64_t phase = 0; phase < min(s.SW, p.columns); phase++) {
@@ -382,10 +383,11 @@ __device__ __forceinline__ void sum_side(channels_t *sums, int64_t apart, const 
 
 // The gradients of CHANNELS windows, in `sums`, and what grad_output itself sums to: of all images,
 // tile by tile, whose rows of zeros are there, too. BESIDE: how long a row of the window is, or 0.
-// NCHW.
+// NCHW. Without `taps` only the latter.
 template <int BESIDE, class T>
 __device__ __forceinline__ channels_t sum_tiles(const T *input, const T *grad_output,
-                                                channels_t *sums, int64_t N, const conv_shape &s)
+                                                channels_t *sums, int64_t N, const conv_shape &s,
+                                                bool taps)
 {
     const int64_t n_taps = s.KH * s.KW, tiles = s.TILES_DOWN * s.TILES_ALONG;
     channels_t *const grads = sums + n_taps, *const tile = grads + s.OUT_ROWS * s.OUT_COLUMNS;
@@ -398,10 +400,14 @@ __device__ __forceinline__ channels_t sum_tiles(const T *input, const T *grad_ou
             of(grad_output, n, p.c, p.count, s.CM, 1, s.OH * s.OW);
         const int64_t top = p.oh * s.SH - s.PH;
         of.copy_rows(grads, p.oh, p.oh + p.rows, p.ow, s.OH, s.OW, p.columns);
+        channels_t here = {}; // of this tile, so that few are added one by one
+        for (int64_t k = 0; k < p.rows * p.columns; k++)
+            here += grads[k];
+        total += here;
+        if (!taps)
+            continue;
         from.copy_rows(tile, top, top + (p.rows - 1) * s.SH + (s.KH - 1) * s.DH + 1,
                        p.ow * s.SW - s.PW, s.H, s.W, s.IN_COLUMNS);
-        for (int64_t k = 0; k < p.rows * p.columns; k++)
-            total += grads[k];
         for (int64_t kh = 0; kh < s.KH;) {
             const channels_t *row = tile + kh * s.DH * s.IN_COLUMNS;
             channels_t *to = sums + kh * s.KW;

@@ -313,19 +313,24 @@ def exact_conv2d(x, w, g, stride, padding, dilation):
 @pytest.mark.parametrize("dtype", each(["float32", "float64"]))
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_depthwise_infinities(client, dtype):
-    """What is not finite reaches the sums that read it, and no others."""
+    """What is not finite reaches the sums that read it, and no others; by rows and by tiles, in both layouts."""
     random = np.random.default_rng(0)
-    for stride, padding, dilation, multiplier, window in itertools.product(
-            (1, 2, 3), (0, 2), (1, 2), (1, 2), ((3, 3), (9, 8))):
+    for stride, padding, dilation, multiplier, window, channels in itertools.product(
+            (1, 2, 3), (0, 2), (1, 2), (1, 2), ((3, 3), (9, 8)), (2, 67)):
         size = (np.array(window) - 1) * dilation + random.integers(1, 5, 2)
         across = (size + 2 * padding - (np.array(window) - 1) * dilation - 1) // stride + 1
         x, w, g = (random.standard_normal(shape).astype(dtype) for shape in (
-            [2, 2, *size], [2 * multiplier, 1, *window], [2, 2 * multiplier, *across]))
+            [2, channels, *size], [channels * multiplier, 1, *window], [2, channels * multiplier, *across]))
         for tensor in random.choice([0, 1, 2], random.integers(1, 3), replace=False):
             value = random.choice([np.inf, -np.inf, np.nan])
             (x, w, g)[tensor].flat[random.integers((x, w, g)[tensor].size)] = value
         attrs = {"stride": stride, "padding": padding, "dilation": dilation}
         y, ctx = client.ops.depthwise_conv2d.forward(client.tensor(x), client.tensor(w), **attrs)
-        found = y, *ctx.backward(client.tensor(g))[:2]
-        for what, a, b in zip(("output", "grad_input", "grad_weight"), found, exact_conv2d(x, w, g, **attrs)):
-            np.testing.assert_allclose(a.numpy(), b, 1e-4, 1e-4, err_msg=f"{what} {window} {attrs}")
+        found = [t.numpy() for t in (y, *ctx.backward(client.tensor(g))[:2])]
+        x_last, g_last = (client.tensor(np.ascontiguousarray(t.transpose(0, 2, 3, 1))) for t in (x, g))
+        y, ctx = client.ops.depthwise_conv2d_nhwc.forward(x_last, client.tensor(w), **attrs)
+        grad_x, grad_w = (t.numpy() for t in ctx.backward(g_last)[:2])
+        last = y.numpy().transpose(0, 3, 1, 2), grad_x.transpose(0, 3, 1, 2), grad_w
+        for what, a, b, c in zip(("output", "grad_input", "grad_weight"), found, last, exact_conv2d(x, w, g, **attrs)):
+            np.testing.assert_allclose(a, c, 1e-4, 1e-4, err_msg=f"{what} {window} {channels} {attrs}")
+            np.testing.assert_allclose(b, c, 1e-4, 1e-4, err_msg=f"{what}, NHWC, {window} {channels} {attrs}")
