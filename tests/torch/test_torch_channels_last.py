@@ -145,7 +145,8 @@ def test_errors_are_of_what_was_called(ops, image, draw):
 def test_what_its_line_leaves_to_the_first(ops, image, draw, window, stride, multiplier):
     x, w = image(1, 4, 11, 12), draw(4 * multiplier, 1, *window, dtype=torch.float32)
     y = ops.depthwise_conv2d(x, w, stride=stride, padding=1)
-    assert y.is_contiguous()
+    kept = x.device.type == "cpu" and stride * multiplier == 1  # there windows of all sizes are
+    assert y.is_contiguous(memory_format=torch.channels_last if kept else torch.contiguous_format)
     assert_close(y, F.conv2d(x, w, stride=stride, padding=1, groups=4), rtol=1e-5, atol=1e-5)
 
 
